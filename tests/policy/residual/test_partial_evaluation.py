@@ -9,23 +9,37 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.policy.kit import NOW
 from tests.policy.random_events import IDS, NAMES, SPECS, EventMaker
+from tests.policy.random_policies import ATTRIBUTES, VALUES, Maker
 
-from penstock.errors import EvaluationError, RefusedError
+from penstock.errors import EvaluationError, MalformedError, RefusedError
 from penstock.model.values import AttributeSpec, Kind, Ranged, Scalar, Schema
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources, Repository
-from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, INTEGER, STRING, DataType
-from penstock.policy.language.event_attributes import ENVIRONMENT_FACT, EVENT, data_type_of, environment_facts
-from penstock.policy.language.policies import Designator, Policy, PolicyReference, PolicySet, Root
+from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType
+from penstock.policy.language.event_attributes import (
+    ENVIRONMENT_FACT,
+    EVENT,
+    EventNames,
+    data_type_of,
+    environment_facts,
+)
+from penstock.policy.language.policies import Designator, Policy, PolicyReference, PolicySet, Root, RuleEffect
 from penstock.policy.language.requests import ENVIRONMENT as MOMENT
 from penstock.policy.language.requests import SUBJECT, Facts, key_of
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
-from penstock.policy.residual.partial_evaluation import PermitCase, Residual, residual
+from penstock.policy.residual.partial_evaluation import Residual, ResidualCase, residual
+from penstock.policy.residual.request_attributes import RequestTerm
 from penstock.policy.syntax.text.policies import read_text_policy
 from penstock.selector import ALWAYS, parse
 from penstock.selector import evaluate as select
 
+#: numbers that are none are met by refusing
+NUMBERS = {DOUBLE: [0.0, 1.5]}
+OPEN = {
+    key_of(*one): AttributeSpec(kind)
+    for one, kind in zip(ATTRIBUTES, (Kind.STRING, Kind.STRING, Kind.INTEGER, Kind.FLOAT), strict=True)
+}
 SHORT = {attribute: name for name, attribute in IDS.items()}
 ROLE = key_of(SUBJECT, "urn:example:role", STRING)
 POLICE: Facts = {ROLE: ("police",)}
@@ -70,8 +84,8 @@ def whole(root: Root, known: Facts, event: dict[str, Scalar]) -> PolicyOutcome:
     return evaluate(root, Context(None, NOW, NoSources(), {**known, **NAMES.facts(event)}))
 
 
-def holding(found: Residual, event: dict[str, Scalar]) -> list[PermitCase]:
-    def holds(case: PermitCase) -> bool:
+def holding(found: Residual, event: dict[str, Scalar]) -> list[ResidualCase]:
+    def holds(case: ResidualCase) -> bool:
         try:
             return select(case.where, event) is True
         except EvaluationError:
@@ -101,6 +115,39 @@ def test_it_permits_what_the_policy_permits(seed: int) -> None:
     # Numbers that are none are met by refusing.
     event = maker.event(nan=True)
     assert not holding(found, event) or whole(root, known, event).decision is XacmlDecision.PERMIT
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_permit_and_deny_over_attributes_of_the_request(seed: int) -> None:
+    maker = Maker(seed)
+    root: Root = maker.policy_set() if maker.rarely(3) else maker.policy()
+    unknown = {key: spec for key, spec in OPEN.items() if not maker.rarely(3)}
+    facts = {key_of(*one): maker.facts().get(key_of(*one), ()) for one in ATTRIBUTES}
+    for effect in RuleEffect:
+        try:
+            found = residual(root, facts, EventNames({}), effect=effect, unknown=unknown)
+        except RefusedError:
+            continue
+        for _ in range(8):
+            values = {key: maker.random.choice([None, *NUMBERS.get(key.of, VALUES[key.of])]) for key in unknown}
+            request = {**facts, **{key: () if one is None else (one,) for key, one in values.items()}}
+            outcome = evaluate(root, Context(None, NOW, NoSources(), request))
+            row = {RequestTerm(key).name: one for key, one in values.items()}
+            cases = holding(found, row)
+            assert len(cases) == (outcome.decision is XacmlDecision.of(effect))
+            assert [case.obligations for case in cases] in ([], [outcome.obligations])
+
+
+def test_open_attributes_have_the_names_of_requests() -> None:
+    root = policy('rule r { deny condition role == "guest" }')
+    open_role = {ROLE: AttributeSpec(Kind.STRING)}
+    denied = residual(root, {}, NAMES, effect=RuleEffect.DENY, unknown=open_role)
+    assert shown(denied) == ["\"subject.properties.urn:example:role\" = 'guest'"]
+    assert residual(root, {}, NAMES, unknown=open_role).cases == ()
+    with pytest.raises(MalformedError) as caught:
+        residual(root, {}, NAMES, unknown={ROLE: AttributeSpec(Kind.INTEGER)})
+    assert caught.value.code == "policy.request-attribute"
 
 
 def test_random_policies_are_worth_asking() -> None:
@@ -373,4 +420,4 @@ def test_many_rules_stay_few_words() -> None:
 def test_no_case_without_permission() -> None:
     assert residual(policy("rule r { deny }"), {}, NAMES) == Residual((), (), frozenset())
     found = residual(policy("rule r { permit }"), {}, NAMES)
-    assert found.cases == (PermitCase(ALWAYS),)
+    assert found.cases == (ResidualCase(ALWAYS),)

@@ -3,6 +3,9 @@
 A selector matches an event if and only if the policy permits the request with that event in it. Denied, not applicable
 and undecided all mean not permitted. So a subscription is decided once, and each event costs only a comparison or two.
 
+Attributes of the subject, the resource, the action and the context can be left open in the same way, and the same can
+be asked of Deny: then a selector matches exactly the requests that the policy denies.
+
 Parts that do not need the event are evaluated immediately, by the plain evaluator. Parts that need it become formulas
 if selectors can express them: comparisons, parts of strings, memberships and logic. Any other part that needs a single
 attribute with few possible values is evaluated for each of these values, and for none.
@@ -18,9 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
-from penstock.errors import EvaluationError, PenstockError, RefusedError
+from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schema
 from penstock.model.values import Value as EventValue
 from penstock.policy.analysis.formulas import (
@@ -95,6 +99,7 @@ from penstock.policy.residual.formulas import (
     simplified,
     too_large,
 )
+from penstock.policy.residual.request_attributes import RequestTerm
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.ast import ComparisonOperator
 
@@ -640,7 +645,7 @@ def _construct(expression: Expression) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An obligation or an advice, when it accompanies a permit, and its content if that is known."""
+    """An obligation or an advice, when it accompanies the decision, and its content if that is known."""
 
     when: Formula
     obligation: bool
@@ -649,7 +654,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class ResidualPart:
-    """A rule, a policy or a policy set: its outcomes, and obligations and advice if it permits."""
+    """A rule, a policy or a policy set: its outcomes, and obligations and advice of one decision."""
 
     child: EncodedChild
     dues: tuple[Due, ...] = ()
@@ -661,10 +666,12 @@ _BROKEN: Final = ResidualPart(EncodedChild(always(IN_DP), TruthFormula(False, Fa
 
 
 class ResidualPolicies:
-    """Policies as formulas over the event."""
+    """Policies as formulas over the event: when they make a decision, and with which obligations and advice."""
 
-    def __init__(self, encoder: ResidualEncoder) -> None:
+    def __init__(self, encoder: ResidualEncoder, effect: RuleEffect) -> None:
         self._encoder = encoder
+        self._effect = effect
+        self._decision = XacmlDecision.of(effect)
         self._around: list[str] = []
 
     def container(self, root: Root, around: tuple[str, ...]) -> ResidualPart:
@@ -678,7 +685,7 @@ class ResidualPolicies:
             said, gathered = self._combined(root, parts)
             told = {effect: self._fine(root.duties, effect, variables) for effect in RuleEffect}
             child = contained(applies, said, told)
-            if child.says[P] is False:
+            if child.says[self._decision] is False:
                 return ResidualPart(child)
             inner = [
                 Due(both(when, due.when), due.obligation, due.told)
@@ -717,18 +724,19 @@ class ResidualPolicies:
                 TruthFormula(True, False) if rule.condition is None else self._encoder.truth(rule.condition, variables)
             )
             child = ruled(rule.effect, applies, condition, self._fine(rule.duties, rule.effect, variables))
-            return ResidualPart(child, tuple(self._dues(rule.duties, variables)) if child.says[P] is not False else ())
+            decides = child.says[self._decision] is not False
+            return ResidualPart(child, tuple(self._dues(rule.duties, variables)) if decides else ())
 
     # --- combining ----------------------------------------------------------------------------------------------
 
     def _combined(self, root: Root, parts: Sequence[ResidualPart]) -> tuple[Outcomes, list[Formula]]:
-        """Combine parts, and return when each part's obligations accompany a permit (section 7.18)."""
+        """Combine parts, and return when each part's obligations accompany the decision (section 7.18)."""
         children = [part.child for part in parts]
         combine, known = algorithm(root.combining), standard(root.combining)
         if combine is None or known is None:
             named = rule_algorithm if isinstance(root, Policy) else policy_algorithm
-            return _by_cases(named(root.combining), children)
-        return combine(children), _told_with(known, [child.says[P] for child in children])
+            return _by_cases(named(root.combining), children, self._decision)
+        return combine(children), _told_with(known, children, self._decision)
 
     # --- obligations and advice ---------------------------------------------------------------------------------
 
@@ -745,7 +753,7 @@ class ResidualPolicies:
     def _dues(self, duties: Duties, variables: Variables) -> Iterator[Due]:
         for those, obligation in ((duties.obligations, True), (duties.advice, False)):
             for duty in those:
-                if duty.on is RuleEffect.PERMIT:
+                if duty.on is self._effect:
                     yield Due(True, obligation, self._told(duty, variables))
 
     def _told(self, duty: Duty, variables: Variables) -> Obligation | None:
@@ -788,16 +796,18 @@ class ResidualPolicies:
 # --- combining -------------------------------------------------------------------------------------------------------
 
 
-def _told_with(known: StandardAlgorithm, permits: Sequence[Formula]) -> list[Formula]:
-    """Return when each child's obligations accompany a permit of a standard algorithm."""
-    if known.by_place and len(permits) in (2, 3):
-        return [False, permits[0], negated(permits[0])][: len(permits)]
+def _told_with(known: StandardAlgorithm, children: Sequence[EncodedChild], decision: XacmlDecision) -> list[Formula]:
+    """Return when each child's obligations accompany a decision of a standard algorithm."""
+    if known.by_place and len(children) in (2, 3):
+        permits = children[0].says[P]
+        return [False, permits, negated(permits)][: len(children)]
     found: list[Formula] = []
     before: Formula = False
-    for one in permits:
+    for child in children:
+        one = child.says[decision]
         found.append(both(one, negated(before)))
-        if P in known.decisive:
-            # After the first permit no other child is evaluated: only its obligations count.
+        if decision in known.decisive:
+            # After the first such decision no other child is evaluated: only its obligations count.
             before = some([before, one])
     return found
 
@@ -815,20 +825,22 @@ class _Fixed:
         raise UnsaidError("a combining algorithm that uses targets")
 
 
-def _by_cases(combine: CombiningAlgorithm, children: Sequence[EncodedChild]) -> tuple[Outcomes, list[Formula]]:
+def _by_cases(
+    combine: CombiningAlgorithm, children: Sequence[EncodedChild], decision: XacmlDecision
+) -> tuple[Outcomes, list[Formula]]:
     """Combine by an algorithm that is not standard: once for each possible combination of decisions."""
-    possible = [[decision for decision in XacmlDecision if child.says[decision] is not False] for child in children]
-    said: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision}
+    possible = [[one for one in XacmlDecision if child.says[one] is not False] for child in children]
+    said: dict[XacmlDecision, list[Formula]] = {one: [] for one in XacmlDecision}
     told: list[list[Formula]] = [[] for _ in children]
     for number, decisions in enumerate(product(*possible)):
         if number >= RESIDUAL_CASES:
             raise UnsaidError("a combining algorithm that is not standard, with so many policies that use the event")
-        outcome = combine([_Fixed(place, decision) for place, decision in enumerate(decisions)], None)
-        when = every(child.says[decision] for child, decision in zip(children, decisions, strict=True))
+        outcome = combine([_Fixed(place, one) for place, one in enumerate(decisions)], None)
+        when = every(child.says[one] for child, one in zip(children, decisions, strict=True))
         said[outcome.decision].append(when)
-        for mark in outcome.obligations if outcome.decision is P else ():
+        for mark in outcome.obligations if outcome.decision is decision else ():
             told[int(mark.id)].append(when)
-    return {decision: some(those) for decision, those in said.items()}, [some(those) for those in told]
+    return {one: some(those) for one, those in said.items()}, [some(those) for those in told]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -839,8 +851,8 @@ _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime"
 
 
 @dataclass(frozen=True, slots=True)
-class PermitCase:
-    """Permitted events, the environment in which they are permitted, and obligations and advice."""
+class ResidualCase:
+    """Events with the decision, the environment in which they have it, and obligations and advice."""
 
     where: Selector
     when: Selector = ALWAYS
@@ -850,13 +862,13 @@ class PermitCase:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The residual of a policy: any of its cases permits. Without cases, nothing is permitted.
+    """The residual of a policy: any of its cases permits, or denies. Without cases, nothing is permitted, or denied.
 
-    Obligations that depend on the event make separate cases. `policies` are those that can permit. `asked` has the
+    Obligations that depend on the event make separate cases. `policies` are those that can decide so. `asked` has the
     known facts that were used: as long as they do not change, the residual does not change.
     """
 
-    cases: tuple[PermitCase, ...]
+    cases: tuple[ResidualCase, ...]
     policies: tuple[PolicyId, ...]
     asked: frozenset[Key]
 
@@ -869,20 +881,24 @@ def residual(  # noqa: PLR0913  # what is known of a request
     environment: Schema | None = None,
     sources: PolicySources | None = None,
     asked: set[Key] | None = None,
+    effect: RuleEffect = RuleEffect.PERMIT,
+    unknown: Mapping[Key, AttributeSpec] = MappingProxyType({}),
 ) -> Residual:
     """Return the residual of a policy, given everything but the event, whose attributes have these names.
 
-    With `environment`, brokers' facts become a condition, including current-dateTime. `asked` collects the facts that
-    are used, even if the policy is refused. Raises `RefusedError`: `policy.residual-fragment` for constructs that
-    selectors cannot express, `policy.residual-limit`.
+    With `environment`, brokers' facts become a condition, including current-dateTime. `unknown` are attributes of the
+    request that are left open too; they have at most one value, and the names of `request_attributes`. `effect` is the
+    decision in question. `asked` collects the facts that are used, even if the policy is refused. Raises
+    `RefusedError`: `policy.residual-fragment` for constructs that selectors cannot express, `policy.residual-limit`.
+    Raises `MalformedError` (`policy.request-attribute`) for an unknown attribute that has no name, or another type.
     """
-    unknown = {**_of_event(names), **_of_moment(environment or {})}
-    knowledge = Knowledge(known, unknown, sources or NoSources(), asked)
+    missing = {**_of_event(names), **_of_moment(environment or {}), **_of_request(unknown)}
+    knowledge = Knowledge(known, missing, sources or NoSources(), asked)
     encoder = ResidualEncoder(knowledge)
-    policies = ResidualPolicies(encoder)
+    policies = ResidualPolicies(encoder, effect)
     part = policies.container(root, ())
     with policies.within(root):
-        cases = tuple(_cases(encoder, part))
+        cases = tuple(_cases(encoder, part, XacmlDecision.of(effect)))
     return Residual(cases, tuple(dict.fromkeys(part.policies)), frozenset(knowledge.asked))
 
 
@@ -893,6 +909,16 @@ def _of_event(names: EventNames) -> dict[Key, EventUnknown]:
         )
         for name, one in names.attributes.items()
     }
+
+
+def _of_request(unknown: Mapping[Key, AttributeSpec]) -> dict[Key, EventUnknown]:
+    found: dict[Key, EventUnknown] = {}
+    for key, spec in unknown.items():
+        if data_type_of(spec.kind) is not key.of:
+            message = f"attribute `{key.id[:120]}` is a {key.of}, and not {spec.kind.phrase}"
+            raise MalformedError("policy.request-attribute", message)
+        found[key] = EventUnknown(Variable(RequestTerm(key).name, spec.kind), spec)
+    return found
 
 
 def _of_moment(environment: Schema) -> dict[Key, EventUnknown]:
@@ -914,11 +940,11 @@ def _of_moment(environment: Schema) -> dict[Key, EventUnknown]:
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-def _cases(encoder: ResidualEncoder, part: ResidualPart) -> Iterator[PermitCase]:
-    """Yield the permitted cases, separated by obligations and by environment. Raises `UnsaidError`."""
-    permitted = _permitted(encoder, part.child.says[P])
+def _cases(encoder: ResidualEncoder, part: ResidualPart, decision: XacmlDecision) -> Iterator[ResidualCase]:
+    """Yield the cases of a decision, separated by obligations and by environment. Raises `UnsaidError`."""
+    decides = _with_allowed(encoder, part.child.says[decision])
     duties = [due for due in part.dues if due.obligation]
-    for formula, obligations in _by_obligations(permitted, duties):
+    for formula, obligations in _by_obligations(decides, duties):
         advice = tuple(
             due.told for due in part.dues if not due.obligation and due.told is not None and _surely(formula, due.when)
         )
@@ -928,11 +954,11 @@ def _cases(encoder: ResidualEncoder, part: ResidualPart) -> Iterator[PermitCase]
         for moment, events in by_moment.items():
             where, when = _short(some(events)), _short(moment)
             if where is not False and when is not False:
-                yield PermitCase(selector_of(where), selector_of(when), obligations, advice)
+                yield ResidualCase(selector_of(where), selector_of(when), obligations, advice)
 
 
-def _permitted(encoder: ResidualEncoder, formula: Formula) -> Formula:
-    """Return when the policy permits, and values that were tried are allowed by the event's type."""
+def _with_allowed(encoder: ResidualEncoder, formula: Formula) -> Formula:
+    """Return when the policy decides so, and values that were tried are allowed by the event's type."""
     found = _short(formula)
     for variable, having in encoder.allowed.items():
         there = encoder.graph.present(variable)
@@ -942,9 +968,9 @@ def _permitted(encoder: ResidualEncoder, formula: Formula) -> Formula:
     return found
 
 
-def _by_obligations(permitted: Formula, dues: Sequence[Due]) -> list[tuple[Formula, tuple[Obligation, ...]]]:
-    """Return the permitted cases, separated by obligations. Raises `UnsaidError`, `RefusedError`."""
-    found: list[tuple[Formula, tuple[Obligation, ...]]] = [] if permitted is False else [(permitted, ())]
+def _by_obligations(decides: Formula, dues: Sequence[Due]) -> list[tuple[Formula, tuple[Obligation, ...]]]:
+    """Return the cases of a decision, separated by obligations. Raises `UnsaidError`, `RefusedError`."""
+    found: list[tuple[Formula, tuple[Obligation, ...]]] = [] if decides is False else [(decides, ())]
     for due in dues:
         further: list[tuple[Formula, tuple[Obligation, ...]]] = []
         for formula, told in found:
