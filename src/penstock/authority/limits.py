@@ -51,8 +51,10 @@ class AuthorityLimits(ModeratorLimits, StoreLimits):
     domain_certificates: int = 100_000
     domain_batch: int = 256
     domain_name_length: int = 128
-    #: seconds between the time of a request to a domain and the service's clock; requests are remembered for as long
+    #: seconds between the time of a request to a domain and the service's clock, and for which its outcome is kept:
+    #: longer than that, because the clocks of services that share a store may differ
     domain_request_age: int = 300
+    domain_request_memory: int = 3_600
     #: how often a change is planned again because others were quicker, and changes after which a snapshot is kept
     domain_attempts: int = 64
     domain_snapshot_every: int = 500

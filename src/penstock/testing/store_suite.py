@@ -205,6 +205,21 @@ class StoreSuite:
         view = FoldView(ledger, Sum())
         assert code_of(_raised(view.verify)) == "store.broken"
 
+    def test_a_request_is_settled_once_and_forgotten_after_its_time(self, store: Store) -> None:
+        ledger, other = store.ledger("rules"), store.ledger("others")
+        assert ledger.outcome(b"one") is None
+        assert ledger.settle(b"one", "applied", NOON, MINUTE)
+        assert not ledger.settle(b"one", "refused", NOON, MINUTE)
+        assert other.settle(b"one", "refused", NOON, MINUTE)
+        assert (ledger.outcome(b"one"), other.outcome(b"one")) == ("applied", "refused")
+        assert ledger.settle(b"two", "applied", NOON + MINUTE, MINUTE)
+        assert ledger.outcome(b"one") == "applied"
+        assert ledger.settle(b"three", "applied", NOON + 2 * MINUTE, MINUTE)
+        assert (ledger.outcome(b"one"), other.outcome(b"one")) == (None, "refused")
+        assert ledger.settle(b"one", "refused", NOON + 2 * MINUTE, MINUTE)
+        # It is beside the chain.
+        assert ledger.head() == EMPTY
+
     def test_a_backup_is_a_whole_store(self, store: Store, tmp_path: Path) -> None:
         store.ledger("one").append(EMPTY, [entry(number, minutes=number) for number in range(5)])
         store.ledger("two").append(EMPTY, [NewChange(who=QUORUM, when=NOON, kind="x", before=b"\0\n", why="ä")])

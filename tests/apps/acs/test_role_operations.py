@@ -245,7 +245,7 @@ def test_a_request_is_applied_once_by_all_services() -> None:
             async with court.listening():
                 with pytest.raises(PenstockError) as caught:
                     await asyncio.to_thread(replace(client, url=court.url).call, "roles/change", {"change": change})
-            assert caught.value.code == "role.repeated"
+            assert caught.value.code == "acs.repeated"
             assert len([*RoleBook(court.ledger).engine.records()]) == 1
 
     asyncio.run(run())

@@ -12,9 +12,10 @@ from penstock.apps.acs.operations import OPERATIONS, credentials_of
 from penstock.apps.http.server import HttpRequest, HttpResponse
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
+from penstock.errors import FailedError
 from penstock.roles.credentials import AppointmentCertificate
 from penstock.roles.engine import Appoint, SetFact
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.signed import sign_value
 from penstock.trust.statements import (
@@ -27,6 +28,7 @@ from penstock.trust.statements import (
 from penstock.trust.tags import to_sexp
 
 TYPE = str(V8516.event_type.name)
+RIGHTS = transport(to_sexp(network_tag(PITO.principal, "pito", [Right.ADMINISTER]))).decode()
 TAG = transport(to_sexp(numberplate(Right.SUBSCRIBE))).decode()
 BADGE = AppointmentCertificate(COURT.principal, "1", "badge", SMITH.principal, COURT.principal)
 #: fields with which each operation works
@@ -149,9 +151,18 @@ def test_a_request_that_is_sent_again_has_no_effect() -> None:
     assert code_of(made.send(request)) == (409, "acs.repeated")
     # Another service on the same store refuses it too.
     assert code_of(Desk(made.ledger).send(request)) == (409, "acs.repeated")
+    # So do reads, and requests that were refused: what has happened since does not count.
     question = made.request(ADMIN, "members/list", {})
     assert made.send(question).status == 200
-    assert code_of(made.send(question)) == (409, "acs.repeated")
+    other = made.request(ADMIN, "members/add", {"principal": str(CCS.principal), "name": "smith"})
+    assert code_of(made.send(other)) == (409, "acs.member-exists")
+    stranger = made.request(CCS, "members/remove", {"principal": str(SMITH.principal)})
+    assert code_of(made.send(stranger)) == (403, "acs.not-permitted")
+    made.call(ADMIN, "members/remove", principal=str(SMITH.principal))
+    made.call(ADMIN, "certificates/issue", to=str(CCS.principal), tag=RIGHTS)
+    for desk_ in (made, Desk(made.ledger)):
+        for one in (question, other, stranger):
+            assert code_of(desk_.send(one)) == (409, "acs.answered")
 
 
 @pytest.mark.parametrize("path", ["members/list", "members/add"])
@@ -165,10 +176,29 @@ def test_copies_that_arrive_together_are_answered_once(path: str) -> None:
 
     first, *others = asyncio.run(copies())
     assert first.status == 200
-    assert [code_of(one) for one in others] == [(409, "acs.repeated")] * 2
-    # A read that was refused takes no place.
-    refused = made.request(MALLORY, "members/list", {})
-    assert [code_of(made.send(refused)) for _ in range(2)] == [(403, "acs.not-permitted")] * 2
+    code = "acs.repeated" if path == "members/add" else "acs.answered"
+    assert [code_of(one) for one in others] == [(409, code)] * 2
+
+
+def test_a_request_that_was_changed_on_its_way_takes_no_nonce() -> None:
+    made = desk()
+    request = made.request(ADMIN, "members/list", {})
+    spoilt = HttpRequest(request.method, request.path, request.headers, request.body + b" ")
+    assert code_of(made.send(spoilt)) == (401, "acs.digest")
+    assert made.send(request).status == 200
+
+
+def test_a_request_that_failed_can_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = desk()
+    request = made.request(ADMIN, "members/list", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(made.domain, "refresh", _fail)
+        assert made.send(request).status == 503
+    assert made.send(request).status == 200
+
+
+def _fail() -> None:
+    raise FailedError("store.failed", "the disk is full")
 
 
 def test_a_request_is_not_applied_again_after_the_ledger_forgot_it_or_never_had_it() -> None:

@@ -74,17 +74,17 @@ class Services:
         (folder / "domain.toml").write_text(FILE.format(store=store, admin=ADMIN.principal))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the services and the callers; at the end all services are killed."""
+    def running(self, callers: int = CALLERS) -> Iterator[None]:
+        """Run the services and callers; at the end all services are killed."""
         pool = ThreadPoolExecutor(CALLERS)
         try:
             for index in range(len(self.processes)):
                 self.start(index)
             self.go.set()
-            callers = [pool.submit(self._be_caller, number) for number in range(CALLERS)]
+            calling = [pool.submit(self._be_caller, number) for number in range(callers)]
             yield
             self.over.set()
-            for caller in callers:
+            for caller in calling:
                 caller.result(LONGEST)
         finally:
             self.over.set()
@@ -197,8 +197,9 @@ class Services:
                     if error.code == "acs.repeated":
                         # The answer was lost, and the change is made.
                         return {"changes": []}
-                    if error.code != "acs.busy":
+                    if error.code not in ("acs.busy", "acs.answered"):
                         raise
+                    # It has changed nothing, and an answer may have been lost.
                     nonces.append(next(self._nonces))
             elif self.over.is_set() and not any(self.urls):
                 break
@@ -227,6 +228,15 @@ class Services:
     def _call_at(self, index: int, path: str, **fields: object) -> Any:
         client = DomainClient(self.urls[index] or "", DOMAIN.principal, ADMIN, _now, lambda _size: next(self._nonces))
         return client.call(path, fields)
+
+    def code(self, index: int, path: str, fields: dict[str, object]) -> str:
+        """Send a request, always with the same nonce, to one service, and return the code of a refusal."""
+        nonce = path.encode().ljust(18, b"-")
+        try:
+            DomainClient(self.urls[index] or "", DOMAIN.principal, ADMIN, _now, lambda _size: nonce).call(path, fields)
+        except RefusedError as error:
+            return error.code
+        return ""
 
 
 def _now() -> datetime:
@@ -287,6 +297,22 @@ def test_the_checker_finds_a_service_that_answers_from_an_old_state(monkeypatch:
 
 def test_a_service_on_sqlite(tmp_path: Path) -> None:
     killed(Services(tmp_path, f"sqlite:{tmp_path}/acs.db", 1), 3, 60)
+
+
+def test_a_request_to_one_service_cannot_be_replayed_at_another(postgres: PostgresServer, tmp_path: Path) -> None:
+    services = Services(tmp_path, postgres.url(postgres.new_database()), 2)
+    captured: dict[str, dict[str, object]] = {
+        "members/list": {},
+        "members/remove": {"principal": SHARED[0]},
+        "certificates/issue": {"to": SHARED[0], "tag": TAG},
+    }
+    with services.running(callers=0):
+        assert [services.code(0, *one) for one in captured.items()] == ["", "acs.unknown-member", ""]
+        # What was refused would be possible now.
+        assert services.code(1, "members/add", {"principal": SHARED[0], "name": "shared"}) == ""
+        for index in (1, 0):
+            codes = [services.code(index, *one) for one in captured.items()]
+            assert codes == ["acs.answered", "acs.answered", "acs.repeated"]
 
 
 def test_two_services_on_one_postgresql(postgres: PostgresServer, tmp_path: Path) -> None:

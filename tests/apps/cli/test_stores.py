@@ -38,7 +38,7 @@ def test_a_store_is_made_and_shown(penstock: Shell) -> None:
     assert penstock.ok("store", "migrate", URL, "-o", "json").json == {
         "store": URL,
         "before": "",
-        "after": "0002",
+        "after": "0003",
         "written": True,
     }
     assert "already" in penstock.ok("store", "migrate", URL).out
@@ -61,7 +61,7 @@ def test_nothing_is_kept_in_memory(filled: Shell) -> None:
 def test_show_names_the_ledgers(filled: Shell) -> None:
     shown = filled.ok("store", "show", URL, "-o", "json").json
     assert [(one["ledger"], one["changes"]) for one in shown["ledgers"]] == [("moderator", 4), ("other", 1)]
-    assert shown["form"] == "0002"
+    assert shown["form"] == "0003"
     assert shown["ledgers"][0]["last"].startswith("2026-05-01T12:03")
     assert "moderator" in filled.ok("store", "show", URL).out
 
@@ -73,8 +73,8 @@ def test_an_old_store_says_what_to_do(penstock: Shell) -> None:
     refused = penstock("log", "verify", URL)
     assert (refused.status, refused.code) == (1, "store.old")
     assert f"penstock store migrate {URL}" in refused.err
-    assert "would be of the form 0002" in penstock.ok("store", "migrate", URL, "--dry-run").out
-    assert "is of the form 0002" in penstock.ok("store", "migrate", URL).out
+    assert "would be of the form 0003" in penstock.ok("store", "migrate", URL, "--dry-run").out
+    assert "is of the form 0003" in penstock.ok("store", "migrate", URL).out
     penstock.ok("log", "verify", URL)
 
 

@@ -50,7 +50,10 @@ class DomainClient:
             except RefusedError as error:
                 if attempt > 1 and error.code in ("acs.repeated", "role.repeated"):
                     return {"changes": [], "repeated": True}
-                raise
+                if attempt in (1, _ATTEMPTS) or error.code != "acs.answered":
+                    raise
+                # It was a read, or was refused, and the answer was lost.
+                nonce = self.random(NONCE_BYTES)
         raise AssertionError("unreachable")
 
     def _send(self, path: str, body: bytes, nonce: bytes) -> dict[str, object]:

@@ -522,7 +522,8 @@ OPERATIONS: Final = tuple(
         ("statements/list", "listStatements", "List the last validity statements", ListFields, _statements, False),
         ("statements/answer", "answerQuestion", "Answer a one-time question", AnswerFields, _answer, False),
         ("roles/change", "changeRoles", "Change roles", RoleChangeFields, _change_roles, True),
-        ("roles/certify", "certifyRole", "Certify a role or an appointment", CertifyFields, _certify, True),
+        # A caller that lost this answer asks again: it is a certificate, and the same.
+        ("roles/certify", "certifyRole", "Certify a role or an appointment", CertifyFields, _certify, False),
         ("roles/present", "presentRole", "Present another domain's certificate", PresentFields, _present, True),
         ("roles/ended", "endRecords", "Say that records have ended", EndedFields, _ended, True),
         ("changes", "listChanges", "List the changes", ChangesFields, _changes, False),

@@ -24,7 +24,7 @@ from penstock.apps.acs.operations import OPERATIONS, ApiCall, ApiOperation
 from penstock.apps.http.server import JSON, Bounds, HttpRequest, HttpResponse, HttpService, refused
 from penstock.authority.domain.distribution import CapabilityPush
 from penstock.authority.domain.domain_changes import RevokeIssued
-from penstock.authority.domain.domain_ledger import DomainLedger
+from penstock.authority.domain.domain_ledger import ANSWERED, APPLIED, DomainLedger
 from penstock.authority.domain.domain_state import (
     DomainRequest,
     IssueRequest,
@@ -33,7 +33,6 @@ from penstock.authority.domain.domain_state import (
     RenewRequest,
     RoleRequest,
     StatementRequest,
-    repeated,
 )
 from penstock.authority.domain.role_capabilities import role_capabilities
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
@@ -42,7 +41,6 @@ from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.fabric.tasks import keep_running
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
-from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
@@ -53,8 +51,8 @@ ADMINISTRATOR: Final = "administrator"
 
 #: bytes of a head and of a body; milliseconds for a request, and between two; connections
 _BOUNDS: Final = Bounds(8_192, 256 << 10, 10_000, 75_000, 256)
-#: requests whose nonces are remembered
-_REQUESTS: Final = 100_000
+#: refusals that say nothing new: the caller sends the same request again, or it was applied
+_UNSETTLED: Final = frozenset(("acs.busy", "acs.repeated", "role.repeated"))
 #: seconds between looks for certificates to renew and push
 _BEAT: Final = 1.0
 #: how long the certificates of administrators are valid; they are renewed before they end
@@ -102,11 +100,6 @@ class DomainService:
         self.listeners: list[Callable[[], None]] = []
         #: privileges of active roles that cannot be capabilities
         self.role_problems: tuple[PenstockError, ...] = ()
-        #: requests that were answered. The ledger remembers changes for all services, but not requests that had nothing
-        #: to change, and it forgets changes early if the clock of another service is ahead.
-        self._answered: Recent[tuple[Principal, bytes], bool] = Recent(_REQUESTS)
-        #: reads that are being answered: only those of permitted callers may take places among the others
-        self._reading: set[tuple[Principal, bytes]] = set()
 
     async def do(self, work: Callable[[], T]) -> T:
         """Run a call that waits for a store or a signer in a thread, one at a time."""
@@ -158,24 +151,35 @@ class DomainService:
             verify_body(asked.headers, asked.body)
             # (4) Its fields.
             fields = _read(operation, asked.body)
-            key = (signer.principal, signer.nonce)
             settings, who = self.settings, signer.principal
             call = ApiCall(self.domain, settings.types, who, signer.nonce, settings.clock(), settings.roles)
             # (5) The domain decides.
-            if self._answered.get(key):
-                raise repeated(signer.principal)
+            data = await self.do(lambda: self._once(operation, call, fields))
             if operation.changes:
-                data = await self.do(lambda: self._change(operation, call, fields))
                 self._tell()
-            else:
-                data = await self._read_once(key, lambda: operation.run(call, fields))
-            self._answered.put(key, value=True)
         except PenstockError as error:
             return _failed(error)
         # (6) The answer.
         return _json(data)
 
-    def _change(self, operation: ApiOperation, call: ApiCall, fields: msgspec.Struct) -> dict[str, object]:
+    def _once(self, operation: ApiOperation, call: ApiCall, fields: msgspec.Struct) -> dict[str, object]:
+        """Answer a request, unless a service of this domain has done so, and store its outcome for all of them.
+
+        The ledger remembers changes by itself, but not requests that had nothing to change or were refused.
+        """
+        domain = self.domain
+        domain.check_new(call.caller, call.nonce)
+        try:
+            data = self._run(operation, call, fields)
+        except PenstockError as error:
+            # After a failure it is unknown whether it was applied: the caller sends the same request again.
+            if not isinstance(error, FailedError) and error.code not in _UNSETTLED:
+                domain.settle(call.caller, call.nonce, ANSWERED, call.now)
+            raise
+        domain.settle(call.caller, call.nonce, APPLIED if operation.changes else ANSWERED, call.now)
+        return data
+
+    def _run(self, operation: ApiOperation, call: ApiCall, fields: msgspec.Struct) -> dict[str, object]:
         data = operation.run(call, fields)
         if operation.path.startswith("/v1/roles/"):
             try:
@@ -184,16 +188,6 @@ class DomainService:
                 # The change is stored; the service tries this again by itself.
                 self.role_problems = (*self.role_problems, error)
         return data
-
-    async def _read_once(self, key: tuple[Principal, bytes], read: Callable[[], T]) -> T:
-        """Read, unless a copy of the request is being answered. Raises `RefusedError` (`acs.repeated`)."""
-        if key in self._reading:
-            raise repeated(key[0])
-        self._reading.add(key)
-        try:
-            return await self.do(read)
-        finally:
-            self._reading.discard(key)
 
     def _tell(self) -> None:
         for listener in self.listeners:

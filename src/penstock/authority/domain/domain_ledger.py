@@ -13,7 +13,7 @@ Snapshots are signed by the domain's key too. One that it has not signed is igno
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
@@ -34,7 +34,9 @@ from penstock.authority.domain.domain_state import (
     DomainRequest,
     DomainState,
     IssuedCapability,
+    answered,
     plan,
+    repeated,
 )
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.codec.limits import wide
@@ -48,6 +50,12 @@ from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, Ne
 from penstock.trust.certificates import Certificate, Threshold, read_subject, subject_to_sexp
 from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_signed, sign_value, signed_form
 from penstock.trust.statements import ValidityClaim
+
+APPLIED: Final = "applied"
+"""The outcome of a request that made changes, or had nothing to change."""
+
+ANSWERED: Final = "answered"
+"""The outcome of all others: reads and refusals."""
 
 
 def ledger_name(name: str) -> str:
@@ -321,6 +329,24 @@ class DomainLedger:
                     raise
         raise RefusedError("acs.busy", "other services kept changing the domain", hint="try again")
 
+    def check_new(self, by: Principal, nonce: bytes) -> None:
+        """Raise if a service has answered the request with this nonce already.
+
+        Raises `RefusedError`: `acs.repeated` if it was applied, `acs.answered` otherwise.
+        """
+        outcome = self._view.ledger.outcome(_request(by, nonce))
+        if outcome is not None:
+            raise repeated(by) if outcome == APPLIED else answered(by)
+
+    def settle(self, by: Principal, nonce: bytes, outcome: str, now: datetime) -> None:
+        """Store how a request was answered, before the answer is given: another service will not answer it.
+
+        Raises `RefusedError` (`acs.answered`) if another one has answered it meanwhile, and it was not applied here.
+        """
+        keep = timedelta(seconds=self._limits.domain_request_memory)
+        if not self._view.ledger.settle(_request(by, nonce), outcome, now, keep) and outcome != APPLIED:
+            raise answered(by)
+
     def log(self, first: int = 1, last: int | None = None) -> Iterator[RecordedChange]:
         """Yield recorded changes in order, each verified."""
         for change in self._view.ledger.read(first, last):
@@ -369,6 +395,10 @@ class DomainLedger:
         if isinstance(operation, RemoveMember):
             return canonical(self.state.members[operation.principal].to_sexp())
         return None
+
+
+def _request(by: Principal, nonce: bytes) -> bytes:
+    return sha256(canonical((str(by).encode(), nonce))).digest()
 
 
 def _seconds(now: datetime) -> datetime:

@@ -711,6 +711,15 @@ def repeated(who: Principal) -> RefusedError:
     )
 
 
+def answered(who: Principal) -> RefusedError:
+    """Return the error for a request that was answered already, and has changed nothing."""
+    return RefusedError(
+        "acs.answered",
+        f"this request of {who.short} was answered already",
+        hint="sign a new request, with a new nonce",
+    )
+
+
 def unknown_member(principal: Principal) -> RefusedError:
     """Return the error for a principal that is not a member."""
     return RefusedError("acs.unknown-member", f"{principal.short} is not a member of the domain")

@@ -301,6 +301,17 @@ class RecordStore(Protocol):
         """Replace the stored snapshot, unless it is newer."""
         ...
 
+    def outcome(self, ledger: str, request: bytes) -> str | None:
+        """Return the outcome of a request, if it is settled."""
+        ...
+
+    def settle(self, ledger: str, request: bytes, outcome: str, at: int, oldest: int) -> bool:
+        """Store the outcome of a request, unless one is stored, and return whether it was stored.
+
+        Outcomes from before `oldest` are dropped.
+        """
+        ...
+
     def close(self) -> None:
         """Close files and connections."""
         ...
@@ -412,6 +423,17 @@ class Ledger:
         if len(data) > self._limits.store_snapshot_bytes:
             raise LimitError("store.limit", f"a snapshot of {len(data)} bytes")
         self._records.keep_snapshot(FoldSnapshot(self.name, fold, head, data))
+
+    def outcome(self, request: bytes) -> str | None:
+        """Return the outcome of a request, if it was settled here and is not forgotten."""
+        return self._records.outcome(self.name, request)
+
+    def settle(self, request: bytes, outcome: str, when: datetime, keep: timedelta) -> bool:
+        """Store the outcome of a request beside the chain for some time; return False if it is settled already.
+
+        Of several writers that settle the same request, one gets True.
+        """
+        return self._records.settle(self.name, request, outcome, ticks(when), ticks(when - keep))
 
     def _at(self, number: int) -> LedgerHead:
         """Return the head at a number from its row. Verifying the next change verifies it."""

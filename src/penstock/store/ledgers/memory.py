@@ -18,6 +18,7 @@ class MemoryRecords:
         self._heads: dict[str, LedgerHead] = {}
         self._rows: dict[str, list[Row]] = {}
         self._snapshots: dict[tuple[str, str], FoldSnapshot] = {}
+        self._requests: dict[str, dict[bytes, tuple[int, str]]] = {}
 
     def heads(self) -> Mapping[str, LedgerHead]:
         """Return all heads."""
@@ -60,6 +61,22 @@ class MemoryRecords:
             kept = self._snapshots.get(place)
             if kept is None or kept.head.number < snapshot.head.number:
                 self._snapshots[place] = snapshot
+
+    def outcome(self, ledger: str, request: bytes) -> str | None:
+        """Return the outcome of a request."""
+        found = self._requests.get(ledger, {}).get(request)
+        return None if found is None else found[1]
+
+    def settle(self, ledger: str, request: bytes, outcome: str, at: int, oldest: int) -> bool:
+        """Store an outcome, unless one is stored."""
+        with self._lock:
+            kept = self._requests.setdefault(ledger, {})
+            while kept and next(iter(kept.values()))[0] < oldest:
+                del kept[next(iter(kept))]
+            if request in kept:
+                return False
+            kept[request] = (at, outcome)
+            return True
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -91,6 +91,17 @@ SNAPSHOTS: Final = Table(
 )
 """States of folds: a cache."""
 
+REQUESTS: Final = Table(
+    "penstock_requests",
+    METADATA,
+    Column("ledger", Text, primary_key=True),
+    Column("request", LargeBinary, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Index("penstock_requests_at", "ledger", "at"),
+)
+"""The outcomes of recent requests, so that services that share a store answer each once."""
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The form of a database, and migrations to the newest one. They cannot be undone: restore a backup instead.
@@ -280,6 +291,25 @@ class SqlRecords:
                 connection.execute(insert(SNAPSHOTS), row)
         except IntegrityError:
             return  # another writer stores one at the same time, and it is only a cache
+
+    def outcome(self, ledger: str, request: bytes) -> str | None:
+        """Return the outcome of a request."""
+        table = REQUESTS.c
+        place = (table.ledger == ledger, table.request == request)
+        with self._reading() as connection:
+            return connection.execute(select(table.outcome).where(*place)).scalar()
+
+    def settle(self, ledger: str, request: bytes, outcome: str, at: int, oldest: int) -> bool:
+        """Store an outcome, unless one is stored."""
+        table = REQUESTS.c
+        row = {"ledger": ledger, "request": request, "at": at, "outcome": outcome}
+        try:
+            with self._writing() as connection:
+                connection.execute(delete(REQUESTS).where(table.ledger == ledger, table.at < oldest))
+                connection.execute(insert(REQUESTS), row)
+        except IntegrityError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close all connections."""

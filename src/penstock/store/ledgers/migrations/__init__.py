@@ -2,4 +2,5 @@
 
 - `r0001_changes` creates the tables of ledgers and changes.
 - `r0002_snapshots` creates the table of snapshots.
+- `r0003_requests` creates the table of requests' outcomes.
 """
