@@ -1,12 +1,14 @@
 """The London congestion charge: one network, four organisations, and who sees what of every passing car.
 
-The running example of Pesonen's dissertation (sections 3.7 and 5.2.2). PITO, the Police Information Technology
+The running example of Pesonen's dissertation (sections 3.7, 5.2.2 and 6.1.1). PITO, the Police Information Technology
 Organisation, coordinates the network and owns the event type `Numberplate`. Cameras of the Congestion Charge Service
 publish sightings. Its billing office may see plates but not places, its statistics office places but not plates, and a
-detective of the Metropolitan Police one plate only, by court order, for a month. Each organisation has a broker of its
-own, and all meet at that of Thames Valley Police, which has the right to carry the events and no other.
+detective of the Metropolitan Police one plate only, while she has a court order, is on the case, and is a detective.
+Each organisation has a broker of its own, and all meet at that of Thames Valley Police, which has the right to carry
+the events and no other.
 
-Brokers, cameras and readers are processes of their own that talk over TLS; the same sightings then go through Spark.
+Brokers, cameras, readers and access control services are processes of their own; brokers and clients talk over TLS. The
+same sightings then go through Spark.
 Run it with `make demo`, or `python examples/london.py [--events N] [--seed N] [--out FOLDER]`.
 """
 
@@ -27,7 +29,6 @@ from rich.table import Table
 
 import london_pipeline
 import london_reports
-import penstock
 from london_cast import (
     BILLING,
     CAMERAS,
@@ -44,23 +45,23 @@ from london_cast import (
     SMITH,
     STATISTICS,
     SUSPECT,
+    TRAFFIC,
     Issued,
     define_types,
     issue_credentials,
     sightings,
     subscribers,
 )
-from london_network import BROKERS, Company, eventually, slug, write_files, write_sightings
+from london_network import BROKERS, Company, Reader, eventually, slug, write_files, write_sightings
 from london_refusals import Refusals
+from london_roles import Offices, Roles, write_roles
 from london_wire import Tap, carried, withdraw
 from penstock.guard import CapabilityAuthority, EventRequest, decide
 from penstock.model import Event, EventType, Principal, Scalar, TypeName
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.sealed.log import KeyFiles
 from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
-from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor
-from stage import progress
 
 Versions = Mapping[str, VerifiedType]
 """The two versions of the type, by their names."""
@@ -74,6 +75,7 @@ class Scene:
     versions: Versions
     library: Mapping[TypeName, UnverifiedType]
     issued: Issued
+    roles: Roles
     policy: PipelinePolicy
     out: Path
     #: what the last lines repeat
@@ -159,8 +161,9 @@ def prepare(console: Console, out: Path) -> Scene:
     versions = {"0": types.verify(first, NOW), "7f3a": types.verify(second, NOW)}
     issued = issue_credentials(versions["7f3a"].event_type)
     write_files(out / "network", library.values(), issued)
-    policy = PipelinePolicy(issued.all + to_manager, subscribers(*versions.values()))
-    return Scene(console, versions, library, issued, policy, out)
+    roles = write_roles(out / "network")
+    policy = PipelinePolicy(issued.all + to_manager, subscribers(*versions.values()), (roles.authority,))
+    return Scene(console, versions, library, issued, roles, policy, out)
 
 
 def introduce(scene: Scene) -> None:
@@ -177,11 +180,13 @@ def introduce(scene: Scene) -> None:
         (MET_BROKER, Right.ROUTE),
     ]:
         request = EventRequest(who.principal, right, verified, NOW)
-        (branch,) = decide(request, [authority]).require().branches
+        (branch,) = decide(request, [authority, scene.roles.authority]).require().branches
         plain = branch.as_dict({a.id: a.name for a in verified.event_type.attributes})
         shown = plain["attributes"] if isinstance(plain["attributes"], str) else ", ".join(plain["attributes"])  # type: ignore[arg-type]  # as_dict gives names
         forced = ", ".join(f"{name} = {value}" for name, value in plain.get("forced", {}).items())  # type: ignore[attr-defined]  # as_dict gives a dict
         issuers = [NAMES.show(link.certificate.statement.issuer) for link in authority.explain(request).links]
+        if who == SMITH:
+            issuers = ["Court", "role tracker of the Met"]
         chain = " → ".join([*dict.fromkeys(issuers), NAMES.show(who.principal)])
         table.add_row(NAMES.show(who.principal), right, shown, forced, chain)
     scene.console.print(table)
@@ -203,7 +208,8 @@ async def run_network(
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with Company(scene.out / "network") as company:
         scene.chapter(f"The network: {len(DOMAINS)} domains, each with a broker of its own")
-        await start(scene, company)
+        offices = Offices(company, scene.issued)
+        await start(scene, company, offices)
         async with Tap(company.urls["Thames Valley Broker"], tuple(scene.library.values()), scene.issued) as tap:
             # The key of the type, and those of two attributes.
             await eventually(lambda: tap.keys() == 3, "the statistics office's broker gets its keys")
@@ -214,15 +220,17 @@ async def run_network(
             tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
             await carried(scene.console, company.urls["Thames Valley Broker"])
             scene.summary.append(f"{len(kept):,} sealed blocks went through a broker that cannot read any of them.")
-            scene.chapter("The court order is revoked, while cars pass")
-            author = PolicyAuthor(PITO)
-            await revoke(scene, company, author)
+            scene.chapter("What Detective Smith's role relies on is withdrawn, while cars pass")
+            await withdraw_conditions(scene, company, offices)
             scene.chapter("What is refused, and why")
             await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
             scene.summary.append("Every other attempt was refused, with the certificate that is missing.")
             scene.chapter("PITO takes the right to read from the Met: its broker loses the keys")
             rings = await company.fetch_keys("Met Broker", MET)
-            await withdraw(scene.console, company.urls, author, scene.issued.met_reads)
+            await withdraw(scene.console, company.urls, PolicyAuthor(PITO), scene.issued.met_reads)
+            shown = await company.ask("net", "show", "--key", "pito.key", *company.connection("PITO Broker"))
+            told = "\n".join(f"  {line}" for line in _policy(shown))
+            scene.console.print(told, markup=False, highlight=False, soft_wrap=True)
             scene.summary.append("A police force lost its right, and with it the keys of everything that came later.")
             later = await pass_later(scene, company, tap)
             await company.new_epoch()
@@ -232,25 +240,28 @@ async def run_network(
     return sent, live, SealedLog((*kept, *later.blocks), later.events, rings)
 
 
-async def start(scene: Scene, company: Company) -> None:
+async def start(scene: Scene, company: Company, offices: Offices) -> None:
     """Start all processes. Readers at other brokers than the cameras' first, so that they miss nothing."""
     with scene.console.status("  starting brokers"):
         await company.start_brokers()
-    with scene.console.status("  starting cameras and readers"):
+    with scene.console.status("  starting services, cameras and readers"):
         await asyncio.gather(
             company.start_cameras({place: scene.spoken(place) for place in CAMERAS}),
-            company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a"),
+            offices.start(),
+            company.subscribe("Traffic Desk", TRAFFIC, "Met Broker", "7f3a"),
         )
         await company.hear_cameras("wanted")
         await asyncio.gather(
+            company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a"),
             company.subscribe("Billing Office", BILLING, "CCS Broker", "7f3a"),
             company.subscribe("Statistics Office", STATISTICS, "CCS Broker", "0"),
             company.subscribe(_ASKING, STATISTICS, "CCS Broker", "0", PLATE_QUESTION),
         )
     scene.console.print(await _network(company))
-    parts = f"{len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers"
+    parts = f"{len(BROKERS)} brokers, {len(CAMERAS)} cameras, {len(company.readers)} readers"
     scene.say(
-        f"{company.processes - 1} processes over TLS: {parts}.", f"Four organisations shared one network: {parts}."
+        f"{company.processes - 1} processes: {parts}, and two access control services.",
+        f"Four organisations shared one network: {parts}.",
     )
     scene.say("All meet at the broker of Thames Valley Police, which has the right to carry sightings, and no other.")
 
@@ -306,7 +317,9 @@ async def publish(
             raise SystemExit(f"the broker took {taken} of {count} sightings")
         readers = company.readers
         await eventually(
-            lambda: all(readers[name].lines >= count for name in ("Billing Office", "Statistics Office")),
+            lambda: all(
+                readers[name].lines >= count for name in ("Billing Office", "Statistics Office", "Traffic Desk")
+            ),
             "the offices get all sightings",
         )
         seconds = time.perf_counter() - began
@@ -365,38 +378,53 @@ def show_views(scene: Scene, live: london_pipeline.Live) -> None:
     scene.console.print(table)
 
 
-# --- A live revocation -----------------------------------------------------------------------------------------------
+# --- Live revocations ------------------------------------------------------------------------------------------------
 
 
-async def revoke(scene: Scene, company: Company, author: PolicyAuthor) -> None:
-    """Let the suspect drive by again and again, and revoke the court order meanwhile."""
-    smith, billing = company.readers["Detective Smith"], company.readers["Billing Office"]
-    before = billing.lines
-    driving = asyncio.gather(*_drive(scene, company, "before", 40, 25))
-    await eventually(lambda: any(id_.startswith("before") for id_ in smith.got), "Detective Smith follows the suspect")
-    async with penstock.connect(company.urls["PITO Broker"], key=PITO, network=NETWORK) as pito:
-        ordered = time.perf_counter()
-        await pito.evolve(author.change(datetime.now(UTC), Revoke((scene.issued.order.id,))).to_bytes())
-        with scene.console.status("  waiting until the revocation is complete"):
-            while (progress(await pito.status(), PITO.principal, 1)).get("complete") is None:
+async def withdraw_conditions(scene: Scene, company: Company, offices: Offices) -> None:
+    """Let the suspect drive by again and again, and withdraw what the detective's role relies on, one by one."""
+    table = Table("withdrawn", "at the", "Detective Smith got", "Traffic Desk got", "last sighting of hers")
+    slowest = 0.0
+    for number, condition in enumerate(scene.roles.conditions):
+        if number:
+            await company.leave("Detective Smith")
+            await offices.restore(scene.roles.conditions[number - 1])
+            await company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a")
+        smith, desk = company.readers["Detective Smith"], company.readers["Traffic Desk"]
+        before = desk.lines
+        driving = asyncio.gather(*_drive(scene, company, f"before-{number}", 20, 25))
+        await eventually(lambda smith=smith: _ids(smith, "before"), "Detective Smith follows the suspect")  # type: ignore[misc]
+        asked = datetime.now(UTC)
+        await offices.withdraw(condition)
+        with scene.console.status("  waiting until her broker knows"):
+            while not await offices.is_refused():
                 await asyncio.sleep(0.01)
-        complete, took = datetime.now(UTC), time.perf_counter() - ordered
-    published = sum(await driving) + sum(await asyncio.gather(*_drive(scene, company, "after", 10, 5)))
-    await eventually(lambda: billing.lines - before >= published, "the billing office gets all of it")
-    await _quiet(company)
-    shown = await company.ask("net", "show", "--key", "pito.key", *company.connection("PITO Broker"))
-    scene.console.print(
-        "\n".join(f"  {line}" for line in _policy(shown)), markup=False, highlight=False, soft_wrap=True
-    )
-    followed = [values["timestamp"] for id_, values in smith.got.items() if id_.startswith("before")]
-    late = [at for at in followed if isinstance(at, datetime) and at > complete]
-    if late or any(id_.startswith("after") for id_ in smith.got):
-        raise SystemExit("something was delivered after the revocation was complete")
+        known = datetime.now(UTC)
+        published = sum(await driving) + sum(await asyncio.gather(*_drive(scene, company, f"after-{number}", 5, 5)))
+        await eventually(
+            lambda desk=desk, all_=before + published: desk.lines >= all_,  # type: ignore[misc]
+            "the Traffic Desk gets all of it",
+        )
+        await _quiet(company)
+        seen = [at for id_ in _ids(smith, "before") if isinstance(at := smith.got[id_]["timestamp"], datetime)]
+        if _ids(smith, "after") or any(at > known for at in seen):
+            raise SystemExit("something was delivered after the broker knew that the role had ended")
+        took = max(0.0, (max(seen) - asked).total_seconds())
+        slowest = max(slowest, took)
+        got = f"{len(seen)} of {published}"
+        table.add_row(
+            condition.name, NAMES.show(condition.by.principal), got, f"all {published}", f"{took * 1000:.0f} ms"
+        )
+    scene.console.print(table)
     scene.say(
-        f"Complete after {took * 1000:.0f} ms. Detective Smith got {len(followed)} of {published} passages, "
-        "and none that came later.",
-        f"A revoked right ended everywhere within {took * 1000:.0f} ms, while cars passed.",
+        "Her last sighting was published so long after the withdrawal. The Traffic Desk is at the same broker.",
+        f"Withdrawing a court order, a case or a status cut a live subscription within {slowest * 1000:.0f} ms.",
     )
+
+
+def _ids(reader: Reader, beginning: str) -> list[str]:
+    """Return the ids of the sightings that a reader got, of those that begin like this."""
+    return [id_ for id_ in reader.got if id_.startswith(beginning)]
 
 
 class Later(NamedTuple):

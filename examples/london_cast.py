@@ -53,6 +53,7 @@ MONTH = Validity.between(NOW - timedelta(days=3), NOW + timedelta(days=27))
 LAST_YEAR = Validity.between(NOW - timedelta(days=500), NOW - timedelta(days=135))
 PLACES = ["Victoria", "Vauxhall", "Old Street", "Tower Hill", "Marylebone", "Elephant and Castle"]
 SUSPECT = "AE05 XYZ"
+CASE = "C7"
 PLATE_QUESTION = f"\"license-plate\" = '{SUSPECT}'"
 
 
@@ -69,6 +70,8 @@ MANAGER, PITO_BROKER = key("Type Manager"), key("PITO Broker")
 CCS_BROKER, MET_BROKER = key("CCS Broker"), key("Met Broker")
 BILLING, STATISTICS, SMITH, MALLORY = key("Billing"), key("Statistics"), key("Detective Smith"), key("Mallory")
 JONES = key("Detective Jones")
+TRAFFIC = key("Traffic Desk")
+COURT, JUDGE = key("Court"), key("Judge Judy")
 BROKER_OF_STATISTICS = key("Statistics Broker")
 CAMERAS = {place: key(f"Camera {place}") for place in PLACES}
 
@@ -101,7 +104,7 @@ DOMAINS = [
         "Metropolitan Police",
         MET.principal,
         brokers=(MET_BROKER.principal,),
-        clients=(SMITH.principal, JONES.principal),
+        clients=(SMITH.principal, JONES.principal, TRAFFIC.principal),
     ),
 ]
 NAMES = Petnames(
@@ -119,6 +122,9 @@ NAMES = Petnames(
         STATISTICS.principal: "Statistics Office",
         SMITH.principal: "Detective Smith",
         JONES.principal: "Detective Jones",
+        TRAFFIC.principal: "Traffic Desk",
+        COURT.principal: "Court",
+        JUDGE.principal: "Judge Judy",
         BROKER_OF_STATISTICS.principal: "Statistics Broker",
         MALLORY.principal: "Mallory",
         **{camera.principal: f"Camera {place}" for place, camera in CAMERAS.items()},
@@ -166,13 +172,12 @@ def define_types() -> tuple[UnverifiedType, UnverifiedType, Credentials]:
 
 @dataclass(frozen=True)
 class Issued:
-    """Every capability of the example, by who holds it.
+    """Every capability of the example that people issue, by who holds it, and what all of the Met's reading rests on.
 
-    Among them the court order by which Detective Smith reads, and what all of the Met's reading rests on.
+    What Detective Smith reads, her domain's service issues from her role.
     """
 
     held: Mapping[Principal, Credentials]
-    order: Certificate
     met_reads: Certificate
 
     def of(self, *holders: SigningKey) -> Credentials:
@@ -200,10 +205,6 @@ def issue_credentials(plates: EventType) -> Issued:
         BILLING: [uid["numberplate"], uid["timestamp"]],
         STATISTICS: [uid["location"], uid["timestamp"]],
     }
-    order = grant(
-        MET, SMITH.principal,
-        on_plates(Right.SUBSCRIBE, attributes=uid.values(), forced={uid["numberplate"]: SUSPECT}), MONTH,
-    )  # fmt: skip
     # Events as they come, and logs of them.
     met_reads = grant(PITO, MET.principal, on_plates(Right.SUBSCRIBE, Right.HISTORY), pass_on=True)
     held: dict[SigningKey, list[Certificate]] = {
@@ -254,10 +255,15 @@ def issue_credentials(plates: EventType) -> Issued:
             ]
             for place, camera in CAMERAS.items()
         },
-        SMITH: [grant(MET, SMITH.principal, connect, MONTH), order],
+        SMITH: [grant(MET, SMITH.principal, connect, MONTH)],
+        # At the same broker as the detective: places and no plates.
+        TRAFFIC: [
+            grant(MET, TRAFFIC.principal, connect),
+            grant(MET, TRAFFIC.principal, on_plates(Right.SUBSCRIBE, attributes=seeing[STATISTICS])),
+        ],
         JONES: [grant(MET, JONES.principal, connect), grant(MET, JONES.principal, read, LAST_YEAR)],
     }  # fmt: skip
-    return Issued({holder.principal: Credentials.of(*given) for holder, given in held.items()}, order, met_reads)
+    return Issued({holder.principal: Credentials.of(*given) for holder, given in held.items()}, met_reads)
 
 
 # --- Who listens -----------------------------------------------------------------------------------------------------
@@ -269,6 +275,7 @@ def subscribers(first: VerifiedType, second: VerifiedType) -> tuple[Subscriber, 
         Subscriber("Billing Office", BILLING.principal, second),
         Subscriber("Statistics Office", STATISTICS.principal, first),
         Subscriber("Detective Smith", SMITH.principal, second),
+        Subscriber("Traffic Desk", TRAFFIC.principal, second),
         Subscriber("Statistics Office, asking for the plate", STATISTICS.principal, first, parse(PLATE_QUESTION)),
     )
 

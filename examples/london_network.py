@@ -23,6 +23,7 @@ from london_cast import (
     CAMERAS,
     CCS,
     CCS_BROKER,
+    COURT,
     DOMAINS,
     JONES,
     MET,
@@ -36,6 +37,7 @@ from london_cast import (
     STATISTICS,
     THAMES,
     THAMES_BROKER,
+    TRAFFIC,
     Issued,
 )
 from penstock.apps.cli.shared.files import SECRET, as_text, write_bytes
@@ -104,6 +106,8 @@ def write_files(folder: Path, types: Iterable[UnverifiedType], issued: Issued) -
         STATISTICS,
         SMITH,
         JONES,
+        TRAFFIC,
+        COURT,
         *CAMERAS.values(),
         *(broker for broker, _, _ in BROKERS.values()),
     ):
@@ -166,6 +170,8 @@ class Reader:
         assert self.process.stdout is not None  # noqa: S101  # it was asked for
         async for line in self.process.stdout:
             event = json.loads(line)
+            if "data" not in event:
+                continue
             values = event["data"]
             if values["timestamp"] is not None:
                 values["timestamp"] = parse_instant(values["timestamp"])
@@ -241,6 +247,17 @@ class Company:
             raise SystemExit(f"{name} does not start: {(self.folder / file.stem).with_suffix('.log').read_text()}")
         self.urls[name] = json.loads(line)["url"]
 
+    async def start_service(self, name: str, text: str) -> str:
+        """Run `penstock acs serve` with a file of this text, and return its address."""
+        file = self.folder / f"{name}-service.toml"
+        file.write_text(text, encoding="utf-8")
+        process = await self._start(file.stem, [PENSTOCK, "acs", "serve", file.name, "-o", "json"])
+        assert process.stdout is not None  # noqa: S101  # it was asked for
+        line = await process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the service of {name} does not start: {file.with_suffix('.log').read_text()}")
+        return str(json.loads(line)["url"])
+
     async def start_cameras(self, versions: Mapping[str, str]) -> None:
         """Run a process for each camera, and wait until all have announced what they publish."""
         script = str(Path(__file__).with_name("london_camera.py"))
@@ -270,6 +287,10 @@ class Company:
             raise SystemExit(f"{name} is refused: {(told + await process.stderr.read()).decode()}")
         reader = self.readers[name] = Reader(process)
         self._listening.append(asyncio.create_task(reader.listen()))
+
+    async def leave(self, name: str) -> None:
+        """End a reader's `penstock sub`."""
+        await _stop([self.readers[name].process])
 
     def connection(self, broker: str) -> Sequence[str]:
         """Return the options of commands that talk to a broker."""

@@ -48,7 +48,7 @@ class Refusals:
     async def show(self) -> None:
         """Try to get more than was granted, in every way that the example has to offer."""
         await self._at_broker("the billing office publishes", "CCS Broker", BILLING, Right.PUBLISH)
-        await self._at_broker("Detective Jones has a court order of last year", "Met Broker", JONES, Right.SUBSCRIBE)
+        await self._at_broker("Detective Jones has a certificate of last year", "Met Broker", JONES, Right.SUBSCRIBE)
         everything = grant(MET, SMITH.principal, event_tag(PITO.principal, PLATE_TYPE))
         await self._at_broker(
             "the Met, which may only read, grants its detective everything, and she publishes",
