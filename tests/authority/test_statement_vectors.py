@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from penstock.authority import polls, rulebook_records
-from penstock.authority.decisions import messages
+from penstock.authority.decisions import messages, updates
 from penstock.authority.domain import distribution, domain_ledger
 from penstock.codec.sexp import SExp, canonical, head, parse
 from penstock.errors import PenstockError
@@ -35,7 +35,7 @@ def kinds(kind: type[Claim] = Claim) -> Iterator[type[Claim]]:
 
 
 assert all((agreements, key_statements, polls, policy_state, rulebook_records))
-assert all((credentials, distribution, domain_ledger, guard_roles, messages, statements))
+assert all((credentials, distribution, domain_ledger, guard_roles, messages, statements, updates))
 KINDS: Final = {kind.HEAD: kind for kind in kinds()}
 
 

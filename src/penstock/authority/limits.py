@@ -24,6 +24,8 @@ ANSWER_TEXT: Final = 1_000
 ANSWER_DUTIES: Final = 64
 ANSWER_POLICIES: Final = 256
 ANSWER_ACTIONS: Final = 64
+#: changes in one policy update
+UPDATE_CHANGES: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,12 @@ class AuthorityLimits(ModeratorLimits, StoreLimits):
     domain_snapshot_every: int = 500
     #: seconds: the shortest lifetime of a capability that is renewed
     domain_shortest: int = 30
+    #: cached answers of one decision point: their number and bytes, subjects and objects of one graph of labels, and
+    #: sets of requests that are tried for one question and one combination of bound attributes
+    recycling_entries: int = 10_000
+    recycling_bytes: int = 64 << 20
+    recycling_labels: int = 4_096
+    recycling_scan: int = 16
 
 
 AUTHORITY_LIMITS: Final = AuthorityLimits()

@@ -2,4 +2,6 @@
 
 - `questions` has the question whether a subject may perform an action on a resource, and the facts that policies see.
 - `messages` has the signed requests and answers.
+- `recycling` answers questions from the answers that a decision point gave before.
+- `updates` has the signed changes of policies and heartbeats by which cached answers stay consistent.
 """

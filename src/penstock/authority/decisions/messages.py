@@ -56,7 +56,7 @@ def _short(value: SExp) -> str:
     return found
 
 
-_TEXT: Final[Form[str]] = Form(str.encode, _short)
+TEXT: Final[Form[str]] = Form(str.encode, _short)
 #: written forms of questions are compared by `AccessQuestion.from_bytes`
 _QUESTION: Final[Form[AccessQuestion]] = Form(
     lambda question: question.written, lambda value: AccessQuestion.from_bytes(bytes_form().read(value))
@@ -93,7 +93,7 @@ class AccessRequest(Claim):
     #: milliseconds after which nobody waits for the answer
     lifespan: Annotated[int, count_form(REQUEST_LIFESPAN, least=1)]
     #: the address to which the answer is sent directly; without one it is published
-    reply_to: Annotated[str, _TEXT] | None = None
+    reply_to: Annotated[str, TEXT] | None = None
 
     @property
     def until(self) -> datetime:
@@ -124,7 +124,7 @@ class AnswerDuty(StatementRecord):
     """An obligation or an advice: its id, and the id, data type and written value of each attribute."""
 
     HEAD: ClassVar = b"duty"
-    id: Annotated[str, _TEXT]
+    id: Annotated[str, TEXT]
     assigned: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -133,8 +133,8 @@ class PolicyRevision(StatementRecord):
     """A policy that an answer rests on: its identity, its revision, and when it was last changed."""
 
     HEAD: ClassVar = b"policy"
-    id: Annotated[str, _TEXT]
-    revision: Annotated[str, _TEXT]
+    id: Annotated[str, TEXT]
+    revision: Annotated[str, TEXT]
     changed: datetime
 
 
@@ -143,7 +143,7 @@ class RoleRecycling(StatementRecord):
     """The policy is a union over exactly the roles in this attribute of the subject."""
 
     HEAD: ClassVar = b"roles"
-    attribute: Annotated[str, _TEXT]
+    attribute: Annotated[str, TEXT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class AccessAnswer(Claim):
     issued: datetime
     until: datetime
     #: why the effect is Indeterminate
-    status: Annotated[str, _TEXT] | None = None
+    status: Annotated[str, TEXT] | None = None
     obligations: Annotated[tuple[AnswerDuty, ...], OMITTED] = ()
     advice: Annotated[tuple[AnswerDuty, ...], OMITTED] = ()
     recycling: RecyclingClass | None = None
