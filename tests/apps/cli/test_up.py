@@ -20,6 +20,7 @@ from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.load import load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.process import RunningNode, World
+from penstock.broker.wire import transports
 from penstock.crypto import SigningKey
 
 
@@ -150,13 +151,25 @@ def test_a_wrong_passphrase(network: Shell) -> None:
 
 
 @pytest.mark.parametrize(("key", "code"), [("listen", "link.address"), ("http", "node.http")])
-def test_a_port_that_is_taken(network: Shell, key: str, code: str) -> None:
+def test_a_port_that_is_taken(network: Shell, key: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "_PATIENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         file = network.folder / node_file(network)
         port = taken.getsockname()[1]
         file.write_text(file.read_text().replace(f'{key} = "127.0.0.1:0"', f'{key} = "127.0.0.1:{port}"'))
         ran = network("up", "east.toml")
     assert (ran.code, ran.status) == (code, 3)
+    assert "in use" in ran.err or key == "http"
+
+
+def test_a_broker_that_runs_already(network: Shell, broker: Running) -> None:
+    address = broker.url.removeprefix("penstock://")
+    file = network.folder / "again.toml"
+    file.write_text((network.folder / "east.toml").read_text().replace("127.0.0.1:0", address, 1))
+    ran = network("up", "again.toml")
+    assert (ran.code, ran.status) == ("link.address", 3)
+    assert f"error: east runs already, at {address}" in ran.err
+    assert "`penstock doctor again.toml`" in ran.err
 
 
 def test_it_runs_tells_and_stops(network: Shell, broker: Running) -> None:

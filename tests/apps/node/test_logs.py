@@ -64,6 +64,13 @@ def test_a_refusal_for_programs_and_for_people() -> None:
     assert "principal=reader asked=subscribe about=owner/News@0" in for_people
 
 
+def test_a_request_that_is_granted_in_part_does_not_look_like_an_error() -> None:
+    for_programs, for_people = logged(refused(""))
+    assert json.loads(for_programs)["missing"][0]["attributes"] == ["headline"]
+    assert "missing" not in for_people
+    assert " withheld=headline" in for_people
+
+
 def test_no_line_holds_a_constant() -> None:
     for line in logged(refused(), refused(""), RefusedError("link.flood", "too much")):
         assert "x-constant" not in line

@@ -1,7 +1,6 @@
 """`penstock doctor`: check a folder or a running broker, and say what to do."""
 
 import asyncio
-import secrets
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,11 +32,9 @@ from penstock.apps.cli.shared.terminal import Shown
 from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.load import LoadedNode, load_node
 from penstock.broker.client.client import connect
-from penstock.broker.limits import BrokerLimits
-from penstock.broker.wire.link import Endpoint
 from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
-from penstock.crypto import SigningKey, new_key
+from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
@@ -50,8 +47,6 @@ _SKEW: Final = timedelta(minutes=1)
 _SECRETS: Final = (".key", ".kek")
 #: keys that every node file has
 _NODE_KEYS: Final = frozenset(("network", "key", "listen"))
-#: seconds until a peer must have answered
-_PATIENCE: Final = 3.0
 _FRESH: Final = "fresh"
 _LOST: Final = "lost"
 _NOT_OPERATOR: Final = "broker.not-operator"
@@ -327,15 +322,13 @@ async def _check_addresses(
     check = NOT_CHECKED
     for peer in loaded.peers:
         if isinstance(peer, PeerAddress):
-            problem = await _cannot_connect(peer, loaded)
+            problem = await peer.probe(loaded.network)
             level = HealthLevel.OK if problem is None else HealthLevel.PROBLEM
             hint = "" if problem is None else "start that broker, or correct `address` in `[[peers]]`"
             message = "answers" if problem is None else problem.message
             found.append(HealthFinding(level, f"peer {peer}", message, hint))
     listen = loaded.file.listen
-    problem = (
-        await _cannot_connect(listen, loaded) if listen.port else FailedError("link.unreachable", "it has no port")
-    )
+    problem = await listen.probe(loaded.network) if listen.port else FailedError("link.unreachable", "it has no port")
     if problem is None:
         asked, check = await _ask_running(loaded, keys, bag)
         found += asked
@@ -345,23 +338,6 @@ async def _check_addresses(
         words = f"something else listens at {listen}: {problem.message}"
         found.append(HealthFinding(HealthLevel.PROBLEM, loaded.path, words, "stop it, or change `listen`"))
     return found, check
-
-
-async def _cannot_connect(address: PeerAddress, loaded: LoadedNode) -> PenstockError | None:
-    """Return why a broker of this network cannot be reached, or None.
-
-    The whole handshake is done, with a key of the moment: a broker records connections that end within it.
-    """
-    endpoint = Endpoint(key=new_key(secrets.token_bytes), network=loaded.network, limits=BrokerLimits())
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            link = await address.call(endpoint)
-            await link.close()
-    except TimeoutError:
-        return FailedError("handshake.timeout", f"cannot connect to {address}: no answer within {_PATIENCE:.0f} s")
-    except PenstockError as error:
-        return error
-    return None
 
 
 async def _ask_running(

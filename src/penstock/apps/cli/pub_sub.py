@@ -115,6 +115,8 @@ def _split(stream: BinaryIO, hand_on: Callable[[list[bytes]], None]) -> None:
 #: the number of events that are sent before an answer, and of problems that are shown one by one
 _WINDOW: Final = 256
 _SHOWN: Final = 10
+#: the number of events from which on a rate says something
+_MANY: Final = 100
 
 
 @dataclass(slots=True)
@@ -151,7 +153,8 @@ class PublishTally:
 
     def text(self) -> str:
         """Return the counts as a sentence."""
-        return f"{self.accepted:,} accepted, {self.refused:,} refused, {self.rate:,} events/s"
+        rate = f", {self.rate:,} events/s" if self.accepted + self.refused >= _MANY else ""
+        return f"{self.accepted:,} accepted, {self.refused:,} refused{rate}"
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""

@@ -113,7 +113,7 @@ def evaluate_command(session: CommandSession, options: _Evaluate) -> CommandAnsw
             raise MalformedError("event.unknown-attribute", f"there is no attribute `{name[:80]}`", hint=hint)
         if name in row:
             raise given_twice(written, "an attribute has one value")
-        row[name] = parse_value(schema[name].kind, value)
+        row[name] = parse_value(schema[name].kind, value, name)
         schema[name].check(row[name])
     truth = evaluate(parsed, row)
     shown = {True: "TRUE", False: "FALSE", None: "NULL"}[truth]

@@ -1,12 +1,15 @@
 """`penstock up`: run a broker from one file."""
 
+import asyncio
 import json
 import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -29,7 +32,7 @@ from penstock.apps.node.load import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.process import WITHOUT_STAMPS, Ready, World, run_node
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError
+from penstock.errors import FailedError, MalformedError
 from penstock.model.names import TypeName
 from penstock.trust.capabilities import Right
 
@@ -94,7 +97,15 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
     for warning in warnings if as_json else ():
         log.say("warning", "problem", code=warning.code, message=warning.message)
     world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
-    run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, as_json=options.output == JSON))
+    try:
+        run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, as_json=options.output == JSON))
+    except FailedError as error:
+        at = loaded.file.listen
+        me = replace(at, principal=key.principal)
+        if error.code == "link.address" and asyncio.run(me.probe(loaded.network)) is None:
+            error.message = f"{loaded.names.show(key.principal)} runs already, at {at}"
+            error.hint = f"use it, or stop it first; `penstock doctor {quote(options.file)}` says how it is"
+        raise
     return None
 
 

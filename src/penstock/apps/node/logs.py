@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from penstock.apps.node.limits import NodeLimits
 from penstock.broker.core.reports import LinkReport, LinkState
-from penstock.broker.local.requests import RequestReport
+from penstock.broker.local.requests import Detail, RequestReport
 from penstock.errors import PenstockError, printable
 from penstock.model.principals import Petnames, Principal
 
@@ -44,6 +44,9 @@ class Log:
                 {"right": str(one.right), "about": str(one.about), "attributes": list(one.attributes)}
                 for one in detail.missing
             ]
+            about = "" if asked.about is None else str(asked.about)
+            # A request that is granted in part is nothing bad, and must not look so to people.
+            for_people = not report.code and not self.as_json
             self.say(
                 "warning" if report.code else "info",
                 "refused" if report.code else "active",
@@ -51,8 +54,9 @@ class Log:
                 session=report.session,
                 principal=report.principal,
                 asked=str(asked.verb),
-                about="" if asked.about is None else str(asked.about),
-                missing=missing,
+                about=about,
+                missing=[] if for_people else missing,
+                withheld=_withheld(detail, about) if for_people else "",
                 problems=list(detail.problems),
             )
 
@@ -98,3 +102,11 @@ class Log:
         for principal, name in self.names.items():
             text = text.replace(str(principal), name)
         return json.dumps(text, ensure_ascii=False) if isinstance(fact, str) and " " in text else text
+
+
+def _withheld(detail: Detail, about: str) -> str:
+    """Return what a client does not get of its request: attributes, and of which types if these are others."""
+    return "; ".join(
+        (", ".join(one.attributes) or "everything") + (f" of {one.about}" if str(one.about) != about else "")
+        for one in detail.missing
+    )

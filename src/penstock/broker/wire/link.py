@@ -503,6 +503,8 @@ async def listen(
     try:
         listening = socket.create_server((host, port), family=family, backlog=endpoint.limits.handshake_pending)
     except OSError as error:
-        raise FailedError("link.address", f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
+        cause = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror or "no answer"
+        hint = "stop the program that uses the port, or choose another address"
+        raise FailedError("link.address", f"cannot listen at `{host}` port {port}: {cause}", hint=hint) from error
     listening.setblocking(False)
     return Listener(endpoint, listening, serve, refused)

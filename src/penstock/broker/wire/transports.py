@@ -3,16 +3,20 @@
 nats-py is imported when the second way is taken, and not before: it is an extra.
 """
 
+import asyncio
+import secrets
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.link import Endpoint, Link
 from penstock.broker.wire.link import connect as connect_tls
-from penstock.crypto.keys import RandomBytes
-from penstock.errors import MalformedError
+from penstock.crypto.keys import RandomBytes, new_key
+from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
 from penstock.fabric.nats_login import address as nats_address
+from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -28,6 +32,8 @@ _LONGEST: Final = 5.0
 #: the longest pause while a broker may be starting again, and for how many seconds that is likely
 _SHORT: Final = 0.5
 _LIKELY: Final = 300.0
+#: seconds until a broker that is probed must have answered
+_PATIENCE: Final = 3.0
 
 
 class Pauses:
@@ -68,6 +74,23 @@ class PeerAddress:
     async def call(self, endpoint: Endpoint) -> Link:
         """Open a link. Raises as `penstock.broker.wire.link.connect`."""
         return await connect_tls(endpoint, self.host, self.port, self.principal)
+
+    async def probe(self, network: NetworkName) -> PenstockError | None:
+        """Return why a broker of a network cannot be reached; None if it answers.
+
+        The whole handshake is done, with a key of the moment: a broker logs connections that end within it.
+        """
+        endpoint = Endpoint(key=new_key(secrets.token_bytes), network=network, limits=BrokerLimits())
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                link = await self.call(endpoint)
+                await link.close()
+        except TimeoutError:
+            text = f"cannot connect to {self}: no answer within {_PATIENCE:.0f} s"
+            return FailedError("handshake.timeout", text, hint="is the peer a Penstock broker?")
+        except PenstockError as error:
+            return error
+        return None
 
 
 @dataclass(frozen=True, slots=True)

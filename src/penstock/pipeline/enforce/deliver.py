@@ -435,8 +435,8 @@ def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) ->
         return RefusedError(
             "pipeline.no-rights",
             f"subscriber `{name[:80]}` may not subscribe to its type",
-            hint=f"run `penstock explain --principal {quote(name[:80])} --right subscribe --type-file …`, with the type"
-            " and the credentials that the policy file has for it, to see which right is missing",
+            hint=f"run `penstock explain --principal {quote(name[:80])} --right subscribe --type-file TYPE"
+            " --credential CERTIFICATES`, with the files that the policy file names, to see which right is missing",
         )
     known = [*readers, *refused]
     others = did_you_mean(name, known, _listed(sorted(known)))

@@ -81,6 +81,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "s1" not in shown, "the sensor is hidden"
     refused = plant("pipeline", "view", "delivered", "stranger")
     assert (refused.status, refused.code) == (1, "pipeline.no-rights")
+    assert "…" not in refused.err
     misspelt = plant("pipeline", "view", "delivered", "statistic")
     assert (misspelt.status, misspelt.code) == (2, "pipeline.unknown-subscriber")
     assert "did you mean `statistics`" in misspelt.err

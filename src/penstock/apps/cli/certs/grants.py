@@ -169,7 +169,7 @@ class RightOptions:
                 hint=did_you_mean(name, known.by_name, f"it has: {', '.join(known.by_name)}"),
             )
         spec = known.by_id[found].spec
-        read = parse_value(spec.kind, value)
+        read = parse_value(spec.kind, value, name)
         spec.check(read)
         return found, read
 

@@ -18,14 +18,27 @@ from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, grid_
 from penstock.codec.wire import Wire
 
 _SIZES: Final = {
-    "sessions": "sessions",
-    "types": "types",
-    "clients": "requests of clients",
-    "entered": "entered by neighbours",
-    "subscriptions": "of these subscriptions",
-    "told": "entered with neighbours",
-    "trees": "trees",
-    "held back": "events held back",
+    "sessions": "clients connected",
+    "types": "event types known",
+    "clients": "subscriptions and advertisements of clients",
+    "entered": "the same from neighbouring brokers",
+    "subscriptions": "of these, subscriptions",
+    "told": "the same passed on to neighbouring brokers",
+    "trees": "event types with routes",
+    "held back": "events held back until policy is current",
+}
+_COUNTS: Final = {
+    "accepted": "requests accepted",
+    "refused": "requests refused",
+    "published": "events published",
+    "delivered": "events delivered",
+    "slowed": "times that a busy client was slowed down",
+    "turned away": "connections turned away",
+    "statements": "validity statements received",
+    "missing": "messages missing in the fabric",
+    "not carried": "events not carried",
+    "lost": "events lost in the fabric",
+    "unconfirmed": "requests not confirmed by all brokers",
 }
 _STAMPS: Final = {"optional": "optional: a broker that is cut off goes on for owners that sign none"}
 _FRESH: Final = "fresh"
@@ -54,7 +67,7 @@ def show_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
     if "stamps" in status:
         facts.append(("time-stamps", _STAMPS.get(str(status["stamps"]), str(status["stamps"]))))
     facts += [(words, str(status[key])) for key, words in _SIZES.items() if key in status]
-    facts += [(name, str(number)) for name, number in counts.items()]
+    facts += [(_COUNTS.get(name, name), str(number)) for name, number in counts.items()]
     yield fact_table(facts)
     yield ""
     yield from _show_brokers(me, table(status.get("brokers")), names)
@@ -131,7 +144,7 @@ def _policy_row(owner: str, state: Mapping[str, Wire], names: NameBook) -> tuple
     age = state.get("stamp age")
     stamp = f"{age:.0f} s old" if isinstance(age, int | float) else "none"
     word = str(state.get("state", ""))
-    shown = f"✓ {word}" if word == _FRESH else f"✗ {word}: nothing is delivered"
+    shown = "✓ current" if word == _FRESH else f"✗ {word}: nothing is delivered"
     return names.show_text(owner), str(state.get("number", "")), stamp, shown
 
 

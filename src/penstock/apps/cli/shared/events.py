@@ -73,6 +73,14 @@ def given_twice(what: str, hint: str) -> MalformedError:
     return MalformedError("cli.twice", f"`{what[:80]}` is given twice", hint=hint)
 
 
+_SUCH_AS: Final = {
+    Kind.INTEGER: "write a whole number such as 12",
+    Kind.FLOAT: "write a number such as 1.5",
+    Kind.BOOLEAN: "write true or false",
+    Kind.TIMESTAMP: "write a time such as 2026-05-01T12:00Z",
+}
+
+
 def split_pair(written: str, what: str) -> tuple[str, str]:
     """Split `left=right`. Raises `MalformedError` (`cli.pair`)."""
     left, equals, right = written.partition("=")
@@ -81,8 +89,11 @@ def split_pair(written: str, what: str) -> tuple[str, str]:
     return left, right
 
 
-def parse_value(kind: Kind, written: str) -> Value:
-    """Read a value of a kind. Raises `MalformedError` (`value.malformed` and what checking the value raises)."""
+def parse_value(kind: Kind, written: str, name: str = "") -> Value:
+    """Read a value of a kind, perhaps of the attribute `name`.
+
+    Raises `MalformedError` (`value.malformed` and what checking the value raises).
+    """
     value: Value | None = None
     try:
         match kind:
@@ -99,7 +110,8 @@ def parse_value(kind: Kind, written: str) -> Value:
     except ValueError:
         pass
     if value is None:
-        raise MalformedError("value.malformed", f"`{written[:40]}` is not a value of kind {kind}")
+        of = f"`{name[:80]}`, which is of kind {kind}" if name else f"kind {kind}"
+        raise MalformedError("value.malformed", f"`{written[:40]}` is not a value of {of}", hint=_SUCH_AS.get(kind, ""))
     check_value(kind, value)
     return value
 
@@ -184,7 +196,7 @@ def of_pairs(event_type: EventType, pairs: Iterable[str]) -> dict[str, Scalar]:
         if name in values:
             raise given_twice(name, "give each attribute once")
         kind = _kind(event_type, name)
-        values[name] = None if not written and kind is not Kind.STRING else parse_value(kind, written)
+        values[name] = None if not written and kind is not Kind.STRING else parse_value(kind, written, name)
     return values
 
 
