@@ -27,7 +27,7 @@ from penstock.broker.wire.nats_link import (
     new_inbox,
 )
 from penstock.codec.wire import HEADER_BYTES, Wire, encode, raw_frame
-from penstock.crypto import SigningKey
+from penstock.crypto import Signer, SigningKey
 from penstock.crypto.session import KeyExchange
 from penstock.crypto.tls import client_context, peer_fingerprint
 from penstock.errors import PenstockError
@@ -49,7 +49,7 @@ def fresh(size: int) -> bytes:
     return hashlib.sha256(b"%d" % next(_counter)).digest()[:size]
 
 
-def endpoint(key: SigningKey, limits: BrokerLimits = LIMITS, network: NetworkName = NETWORK) -> Endpoint:
+def endpoint(key: Signer, limits: BrokerLimits = LIMITS, network: NetworkName = NETWORK) -> Endpoint:
     return Endpoint(key=key, network=network, limits=limits, random=fresh)
 
 
@@ -89,7 +89,7 @@ class Broker:
     async def ended(self, code: str) -> None:
         await until(lambda: code in self.codes)
 
-    async def link(self, key: SigningKey = CLIENT, limits: BrokerLimits = LIMITS) -> Link:
+    async def link(self, key: Signer = CLIENT, limits: BrokerLimits = LIMITS) -> Link:
         """Connect as somebody who keeps to the rules."""
         return await self.way.connect(self, endpoint(key, limits))
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.apps.acs.test_push import cut_off_by_outside_signer
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import lay_out
 from tests.authority.domain.kit import NAME, memory
 from tests.guard.london import NOW, SMITH, numberplate
 from tests.trust.kit import refused
@@ -18,6 +21,7 @@ from penstock.authority.domain.domain_ledger import DomainLedger
 from penstock.authority.domain.domain_state import DomainRequest, IssueRequest
 from penstock.authority.domain.signers import ProgramSigner
 from penstock.crypto import PublicKey
+from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.validity import ALWAYS
 
@@ -73,9 +77,12 @@ def run(program: Path, *words: str) -> bytes:
     return subprocess.run([str(program), *words], capture_output=True, check=True).stdout
 
 
+def command(token: Token, key: str = "domain") -> list[str]:
+    return [sys.executable, "-m", "penstock.apps.acs.pkcs11_signer", str(token.module), "acs", key]
+
+
 def signer(token: Token, key: str = "domain") -> ProgramSigner:
-    command = [sys.executable, "-m", "penstock.apps.acs.pkcs11_signer", str(token.module), "acs", key]
-    return ProgramSigner(command, token.public)
+    return ProgramSigner(command(token, key), token.public)
 
 
 @pytest.mark.long
@@ -100,3 +107,13 @@ def test_the_key_of_a_domain_stays_in_its_token(token: Token, monkeypatch: pytes
     monkeypatch.setenv("PENSTOCK_PIN", "0000")
     with refused("signer.failed"):
         made.sign(b"message")
+
+
+@pytest.mark.long
+def test_a_service_pushes_with_the_key_in_its_token(
+    token: Token, penstock: Shell, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_PIN", PIN)
+    lay_out(penstock)
+    (penstock.folder / "certs" / "subscribe.cert").unlink()
+    cut_off_by_outside_signer(penstock, token.public, command(token), server)

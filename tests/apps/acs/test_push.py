@@ -4,14 +4,31 @@ import json
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from tests.apps.conftest import Ran, Shell
-from tests.apps.node_kit import LONGEST, TYPE, Running, ask, bounded, eventually, lay_out, node_file, running, start
+from tests.apps.node_kit import (
+    LONGEST,
+    RIGHTS,
+    TYPE,
+    Running,
+    ask,
+    bounded,
+    eventually,
+    grant,
+    lay_out,
+    node_file,
+    running,
+    start,
+)
+from tests.authority.domain.test_signers import PROGRAM
 from tests.copies import Copy
 
+from penstock.codec.sexp import canonical
+from penstock.crypto import PublicKey, SigningKey
 from penstock.testing.nats import NatsServer
 
 NATS = '[nats]\nservers = ["{url}"]\n'
@@ -28,9 +45,9 @@ types = ["types/*.type"]
 
 
 @contextmanager
-def serving(shell: Shell, more: str) -> Iterator[str]:
+def serving(shell: Shell, more: str, domain: str = DOMAIN) -> Iterator[str]:
     """Run `penstock acs serve`, and return its address."""
-    (shell.folder / "domain.toml").write_text(DOMAIN.format(more=more))
+    (shell.folder / "domain.toml").write_text(domain.format(more=more))
     log = shell.folder / "acs.log"
     with log.open("w") as err:
         process = Copy(
@@ -50,8 +67,8 @@ def serving(shell: Shell, more: str) -> Iterator[str]:
     assert "unexpected" not in log.read_text()
 
 
-def call(shell: Shell, url: str, *words: str) -> Ran:
-    made = shell("acs", *words, "--key", "ops.key", "--domain", "london", "--service", url)
+def call(shell: Shell, url: str, *words: str, domain: str = "london") -> Ran:
+    made = shell("acs", *words, "--key", "ops.key", "--domain", domain, "--service", url)
     assert made.status == 0, made
     return made
 
@@ -150,6 +167,39 @@ def test_a_revocation_cuts_a_live_subscription(network: Shell, online: tuple[str
             eventually(lambda: ask(network, east, "reader", "sub", *one, "--timeout", "2s").status != 1)
             is_cut_off(network, east, "reader.live", lambda: call(network, url, "revoke", "reader.live"))
         assert east.stop() == 0
+
+
+def cut_off_by_outside_signer(shell: Shell, public: PublicKey, command: Sequence[str], nats: NatsServer) -> None:
+    """Let a domain whose key a program holds pass on a right, push it to a broker, and revoke it there."""
+    who, servers = str(public.principal), NATS.format(url=nats.url)
+    (shell.folder / "met.pub").write_bytes(canonical(public.to_sexp()))
+    grant(shell, "met.cert", who, "--network", "london/London", "--right", "connect")
+    passed_on = ("--type-file", "types/s.type", *RIGHTS, "--propagate", "--no-expiry")
+    shell.ok("cert", "issue", "--key", "london.key", "--to", who, *passed_on, "--out", "passed-on.cert")
+    file = node_file(shell, "east", f'services = ["{who}"]\n{servers}')
+    with running(shell, file) as east:
+        more = (
+            f"signer = {json.dumps([*command])}\n"
+            'credentials = ["passed-on.cert", "certs/met.cert"]\n'
+            f'broker = "{east.url}"\nnetwork = "london/London"\n{servers}'
+        )
+        with serving(shell, more, DOMAIN.replace("London", "met").replace("london.key", "met.pub")) as url:
+            right = ("--to", "reader", "--type-file", "types/s.type", "--right", "subscribe", *ACTIVE, "--no-expiry")
+            call(shell, url, "issue", *right, "--out", "reader.live", domain=who)
+            # The two that the domain was given, the administrator's, and the reader's.
+            eventually(lambda: held(east) == 4, 60.0)
+            one = ("--type", TYPE, "--credential", "certs/reader.cert", "--count", "1", "--timeout", "2s")
+            eventually(lambda: ask(shell, east, "reader", "sub", *one).status != 1, 60.0)
+            is_cut_off(shell, east, "certs/reader.cert", lambda: call(shell, url, "revoke", "reader.live", domain=who))
+        assert east.stop() == 0
+
+
+@pytest.mark.long
+def test_a_service_whose_key_a_program_holds(network: Shell, server: NatsServer) -> None:
+    key = SigningKey(bytes(31) + b"\5")
+    (network.folder / "sign.py").write_text(PROGRAM.format(seed=key.seed.hex()))
+    program = (sys.executable, "-I", str(network.folder / "sign.py"))
+    cut_off_by_outside_signer(network, key.public, program, server)
 
 
 def test_a_live_subscription_ends_with_its_role(network: Shell) -> None:

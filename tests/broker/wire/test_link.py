@@ -1,10 +1,12 @@
 """Links between peers that keep to the rules, over real TLS connections and across a real NATS server."""
 
 import asyncio
+import threading
 import traceback
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from tests.broker.link_kit import (
     BROKER,
     CLIENT,
@@ -24,7 +26,7 @@ from penstock.broker.wire.link import Link
 from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import Encoded, FrameReader, Wire, decode_messages, encode
 from penstock.codec.wire import frame as frame_of
-from penstock.errors import RefusedError
+from penstock.errors import FailedError, RefusedError
 
 
 def test_messages_go_both_ways_in_order_between_peers_who_know_each_other(way: Way) -> None:
@@ -42,6 +44,39 @@ def test_messages_go_both_ways_in_order_between_peers_who_know_each_other(way: W
                 found += await link.receive()
             assert found == sent
             await link.close()
+
+    run(main())
+
+
+class OutsideKey:
+    """A key outside the process, whose signatures take their time."""
+
+    public, principal = CLIENT.public, CLIENT.principal
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.threads: list[threading.Thread] = []
+
+    def sign(self, message: bytes) -> bytes:
+        self.threads.append(threading.current_thread())
+        if self.broken:
+            raise FailedError("signer.failed", "the token is not there")
+        return CLIENT.sign(message)
+
+
+def test_a_key_outside_the_process_signs_beside_the_event_loop(way: Way) -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            key = OutsideKey()
+            link = await at.link(key)
+            await until(lambda: at.served)
+            assert at.served[0].peer.principal == CLIENT.principal
+            assert len(key.threads) == 1
+            assert key.threads[0] is not threading.current_thread()
+            await link.close()
+            with pytest.raises(FailedError) as caught:
+                await at.link(OutsideKey(broken=True))
+            assert caught.value.code == "signer.failed"
 
     run(main())
 

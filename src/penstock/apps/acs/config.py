@@ -167,8 +167,6 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         raise MalformedError(_FILE.missing, "`notify` needs `roles`: notices are about their records", hint=HELP)
     if ("broker" in table) is not ("network" in table):
         raise MalformedError(_FILE.missing, "`broker` and `network` must be given together", hint=HELP)
-    if "broker" in table and "signer" in table:
-        raise MalformedError(_FILE.value, "a service with `signer` cannot connect to a `broker`", hint=HELP)
     signer = _FILE.texts("signer", table.get("signer", []))
     return DomainFile(
         name=_FILE.text("name", _FILE.needed(where, table, "name")),

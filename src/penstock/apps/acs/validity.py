@@ -6,6 +6,7 @@ and with them the certificates that need them.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -36,7 +37,7 @@ class ValidityPublisher:
         self._note = note
         self._calls: asyncio.Queue[_Call] = asyncio.Queue()
         self._sent: set[bytes] = set()
-        self._beaten = 0.0
+        self._beaten = -math.inf
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -51,7 +52,7 @@ class ValidityPublisher:
             try:
                 async with self._connected() as client:
                     await client.serve_validity(lambda asked: self._calls.put_nowait(True if asked is None else asked))
-                    self._sent.clear()
+                    self._forget()
                     while True:
                         pause = await self._send(client)
                         await self._next(client, pause)
@@ -67,9 +68,14 @@ class ValidityPublisher:
         except TimeoutError:
             return
         if call is True:
-            self._sent.clear()
+            self._forget()
         elif isinstance(call, OneTimeQuestion):
             await self._answer(client, call)
+
+    def _forget(self) -> None:
+        """Send everything again."""
+        self._sent.clear()
+        self._beaten = -math.inf
 
     async def _send(self, client: Client) -> float:
         """Send new statements, and a heartbeat if it is time; return after how many seconds to look again."""
@@ -77,9 +83,10 @@ class ValidityPublisher:
         state = await service.do(service.domain.refresh)
         found = [(one.digest, one.to_bytes()) for one in state.statements.values()]
         interval, time = state.interval(), asyncio.get_running_loop().time()
-        wait = _LOOK if interval is None else max(_QUICKEST, min(_LOOK, interval.total_seconds() / 3))
+        # A signature may take a token's time: no more heartbeats than two of three may be lost.
+        pause = _LOOK if interval is None else max(_QUICKEST, interval.total_seconds() / 3)
         if interval is not None and (
-            time - self._beaten >= wait or any(digest not in self._sent for digest, _ in found)
+            time - self._beaten >= pause or any(digest not in self._sent for digest, _ in found)
         ):
             period = max(interval, timedelta(seconds=_LOOK))
             beat = await service.do(lambda: state.heartbeat(now, period, service.domain.signer))
@@ -90,7 +97,7 @@ class ValidityPublisher:
             if digest not in self._sent:
                 await client.evolve(data)
         self._sent = {digest for digest, _ in found}
-        return wait
+        return min(pause, _LOOK)
 
     async def _answer(self, client: Client, question: OneTimeQuestion) -> None:
         service, now = self._service, self._service.settings.clock()

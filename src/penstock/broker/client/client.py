@@ -43,7 +43,7 @@ from penstock.broker.wire.transports import address_of
 from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Encoded, Wire, Writable
 from penstock.crypto.hpke import SealingKey
-from penstock.crypto.keys import RandomBytes, SigningKey
+from penstock.crypto.keys import RandomBytes, Signer
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.fabric.nats_login import NatsLogin
@@ -464,7 +464,7 @@ _Class: TypeAlias = type[T]
 def connect(  # noqa: PLR0913  # what a session is made of
     url: str | None = None,
     *,
-    key: SigningKey | None = None,
+    key: Signer | None = None,
     network: NetworkName | str | None = None,
     credentials: Credentials | None = None,
     names: NameBook | None = None,
@@ -910,7 +910,7 @@ class Client:
             private.public,
             credentials,
         )
-        signed = sign_value(request, endpoint.key).to_bytes()
+        signed = (await asyncio.to_thread(sign_value, request, endpoint.key)).to_bytes()
         answer = await self._connection.ask(FetchKeys(self._connection.number(), signed))
         return open_released(answer, group, self.principal, private)
 

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from penstock.codec.limits import HANDSHAKE_BYTES, CodecLimits
 from penstock.codec.sexp import SExp, canonical, parse_canonical
-from penstock.crypto.keys import SIGNATURE_BYTES, PublicKey, RandomBytes, SigningKey
+from penstock.crypto.keys import SIGNATURE_BYTES, PublicKey, RandomBytes, Signer, SigningKey
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
@@ -48,7 +48,7 @@ class HandshakeTerms:
     Raises `MalformedError` (`handshake.binding`) when it is not of that size.
     """
 
-    key: SigningKey
+    key: Signer
     network: NetworkName
     binding: bytes
 
@@ -89,6 +89,11 @@ class _Side:
         return f"{type(self).__name__}({self._terms.key.principal.short}, done={self.done})"
 
     @property
+    def signs_outside(self) -> bool:
+        """Whether a signature is made outside the process: `receive` then takes long, and belongs in a thread."""
+        return not isinstance(self._terms.key, SigningKey)
+
+    @property
     def done(self) -> bool:
         """Whether the peer is known."""
         return self._peer is not None
@@ -111,7 +116,8 @@ class _Side:
         """Take the peer's next message; return the answer, if there is one.
 
         Raises `MalformedError` (`handshake.malformed`), `RefusedError` (`handshake.network`, `handshake.reflection`,
-        `handshake.peer`, `handshake.signature`) and `FailedError` (`handshake.order`). The handshake is over then.
+        `handshake.peer`, `handshake.signature`), `FailedError` (`handshake.order`), and what the signer raises. The
+        handshake is over then.
         """
         step, self._step = self._step, self._over
         return step(bytes(message[: HANDSHAKE_BYTES + 1]))

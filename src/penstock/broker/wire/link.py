@@ -31,7 +31,7 @@ from penstock.broker.wire.channel import CLOSED, Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
 from penstock.broker.wire.tls_transport import TlsTransport
 from penstock.codec.wire import Encoded, Wire, decode_messages, raw_frame
-from penstock.crypto.keys import RandomBytes, SigningKey
+from penstock.crypto.keys import RandomBytes, Signer
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background, keep_running
@@ -66,7 +66,7 @@ class Rate:
 class Endpoint:
     """One side of links: its key, its network, and its limits."""
 
-    key: SigningKey
+    key: Signer
     network: NetworkName
     limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes
@@ -220,7 +220,8 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
 async def introduce(channel: Channel, side: Connecting) -> AuthenticatedPeer:
     """Run the handshake of the connecting side. Raises as `Connecting.receive` and `Channel.take_one`."""
     while not side.done:
-        answer = side.receive(await channel.take_one())
+        message = await channel.take_one()
+        answer = await asyncio.to_thread(side.receive, bytes(message)) if side.signs_outside else side.receive(message)
         if answer is not None:
             channel.write(raw_frame(answer))
     return side.peer

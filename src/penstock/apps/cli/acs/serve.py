@@ -39,7 +39,7 @@ from penstock.authority.domain.domain_ledger import DomainLedger, ledger_name
 from penstock.authority.domain.signers import ProgramSigner
 from penstock.authority.role_book import RoleBook
 from penstock.broker.client.client import Client, connect
-from penstock.crypto import PublicKey, Signer, SigningKey, read_key
+from penstock.crypto import PublicKey, Signer, read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import SystemClock
 from penstock.fabric.tasks import keep_running
@@ -152,7 +152,7 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
 
         async with AsyncExitStack() as stack:
             push = await _push(loaded, signer, stack)
-            if isinstance(signer, SigningKey) and loaded.network is not None:
+            if loaded.network is not None:
                 publisher = ValidityPublisher(service, lambda: _broker(loaded, signer), _problem)
                 publishing = keep_running("sending validity statements", publisher.run)
                 stack.callback(publishing.cancel)
@@ -167,7 +167,7 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
     asyncio.run(run())
 
 
-def _broker(loaded: LoadedDomain, key: SigningKey) -> Client:
+def _broker(loaded: LoadedDomain, key: Signer) -> Client:
     return connect(loaded.file.broker, key=key, network=loaded.network, credentials=loaded.credentials, patience=10.0)
 
 
