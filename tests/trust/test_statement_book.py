@@ -4,18 +4,29 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import count
+from itertools import count, product
+from random import Random
+from typing import TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 from tests.trust.kit import NOW, grant, key, refused, who
 
+from penstock.codec.sexp import parse_canonical
 from penstock.errors import RefusedError
 from penstock.trust.limits import TRUST_LIMITS
 from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue, sign_value
-from penstock.trust.statement_book import ANSWER_TIME, OnlineState, StatementBook, StatementHistory
+from penstock.trust.statement_book import (
+    ANSWER_TIME,
+    AskedCertificates,
+    OnlineState,
+    OnlineStatus,
+    Outlook,
+    StatementBook,
+    StatementHistory,
+)
 from penstock.trust.statements import (
     ActiveRevocation,
     Heartbeat,
@@ -275,6 +286,10 @@ def test_the_next_turn_is_the_first_beginning_or_end() -> None:
 # The naive version: all statements that ever arrived, looked at from the beginning for each question.
 
 
+Step: TypeAlias = tuple[int, SignedValue[ValidityClaim]]
+"""Seconds that pass, and a statement that arrives then."""
+
+
 @dataclass(frozen=True)
 class Arrival:
     when: datetime
@@ -333,7 +348,7 @@ def timed_statements(draw: st.DrawFn) -> SignedValue[ValidityClaim]:
 
 @given(st.lists(st.tuples(st.integers(0, 3), timed_statements()), max_size=7))
 @settings(deadline=None, max_examples=examples(300))
-def test_timed_statements_against_all_of_them(steps: list[tuple[int, SignedValue[ValidityClaim]]]) -> None:
+def test_timed_statements_against_all_of_them(steps: list[Step]) -> None:
     kept, arrivals, moment = book(), list[Arrival](), 0
     for pause, statement in steps:
         moment += pause
@@ -351,7 +366,7 @@ def test_timed_statements_against_all_of_them(steps: list[tuple[int, SignedValue
 @given(st.lists(st.tuples(st.integers(-20, 20), timed_statements()), max_size=7))
 @settings(deadline=None, max_examples=examples(300))
 def test_whatever_the_clock_does_nothing_is_valid_that_no_statement_supports(
-    steps: list[tuple[int, SignedValue[ValidityClaim]]],
+    steps: list[Step],
 ) -> None:
     kept, arrivals = book(), list[Arrival]()
     for moment, statement in steps:
@@ -373,7 +388,7 @@ def test_whatever_the_clock_does_nothing_is_valid_that_no_statement_supports(
 
 
 @st.composite
-def active_steps(draw: st.DrawFn) -> list[tuple[int, SignedValue[ValidityClaim]]]:
+def active_steps(draw: st.DrawFn) -> list[Step]:
     """One author's statements, which arrive in any order, some several times."""
     author, time, made = StatementAuthor(key(ISSUER)), count(), list[SignedValue[ValidityClaim]]()
     for _ in range(draw(st.integers(1, 6))):
@@ -390,7 +405,7 @@ def active_steps(draw: st.DrawFn) -> list[tuple[int, SignedValue[ValidityClaim]]
 
 @given(active_steps())
 @settings(deadline=None, max_examples=examples(300))
-def test_active_statements_against_all_of_them(steps: list[tuple[int, SignedValue[ValidityClaim]]]) -> None:
+def test_active_statements_against_all_of_them(steps: list[Step]) -> None:
     kept, arrivals, moment = book(), list[Arrival](), 0
     for pause, statement in steps:
         moment += pause
@@ -404,6 +419,144 @@ def test_active_statements_against_all_of_them(steps: list[tuple[int, SignedValu
         for later in range(moment, 30, 3):
             for one in (MINE, THEIRS):
                 assert str(kept.status(ACTIVE, one, at(later)).state) == naive(arrivals, ACTIVE, one, at(later))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Restarts.
+
+
+def restored(kept: StatementBook, now: datetime) -> StatementBook:
+    """Return the book of a verifier that was started again."""
+    again = book()
+    for issuer in list(kept.issuers()):
+        again.restore([*map(parse_canonical, kept.remember(issuer))], now)
+    return again
+
+
+def taken(kept: StatementBook, statement: SignedValue[ValidityClaim], now: datetime) -> bool | str:
+    try:
+        return kept.take(statement, now)
+    except RefusedError as error:
+        return error.code
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3, 6), timed_statements()), max_size=7),
+    active_steps(),
+    st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=examples(100))
+def test_a_verifier_that_is_started_again_takes_and_says_what_it_would_have_otherwise(
+    timed: list[Step],
+    active: list[Step],
+    chance: Random,
+) -> None:
+    steps, first, second, moment = [*timed, *active], book(), book(), 0
+    chance.shuffle(steps)
+    for pause, statement in steps:
+        moment += pause
+        assert taken(first, statement, at(moment)) == taken(second, statement, at(moment))
+        if chance.random() < 0.3:
+            second = restored(second, at(moment))
+        for terms in (CRL, REVAL, ACTIVE):
+            for one in (MINE, THEIRS):
+                for now in (moment, 5, 15):
+                    assert first.status(terms, one, at(now)) == second.status(terms, one, at(now))
+
+
+def test_statements_that_were_replaced_are_refused_after_a_restart() -> None:
+    author, kept = StatementAuthor(key(ISSUER)), book()
+    old = [author.heartbeat(at(0), 100 * SECOND), author.revoke(at(1), []), author.heartbeat(at(2), 100 * SECOND)]
+    last = author.revoke(at(3), [MINE])
+    lists = [crl(begin, begin + 9) for begin in (0, 10, 20, 30)]
+    for statement in (*old, last, *lists):
+        kept.take(statement, at(30))
+    for again in (kept, restored(kept, at(31))):
+        assert state(again, ACTIVE, 31) == REVOKED
+        for statement in (*old[:2], lists[0]):
+            with refused("statement.backwards"):
+                again.take(statement, at(31))
+
+
+def test_stored_statements_of_two_issuers_in_one_file_are_refused() -> None:
+    kept = book()
+    kept.take(crl(0, 10), at(0))
+    kept.take(crl(0, 10, issuer=OTHER), at(0))
+    mine, theirs = ([*map(parse_canonical, kept.remember(who(issuer)))] for issuer in (ISSUER, OTHER))
+    for values in ([mine[0], theirs[1]], [], [mine[1]]):
+        with refused("evolution.malformed"):
+            book().restore(values, at(0))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What has changed since somebody asked.
+
+
+@given(
+    st.lists(st.one_of(st.tuples(st.integers(0, 3), timed_statements()), st.integers(0, 11)), max_size=12),
+    active_steps(),
+    st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=examples(100))
+def test_certificates_have_changed_if_their_states_have(
+    timed: list[tuple[int, SignedValue[ValidityClaim]] | int],
+    active: list[Step],
+    chance: Random,
+) -> None:
+    steps: list[tuple[int, SignedValue[ValidityClaim]] | int] = [*timed, *active, *range(6)]
+    kept, moment = book(), 0
+    asked, naive_states = AskedCertificates(kept), dict[tuple[OnlineTerms, str], OnlineState]()
+    ways = [
+        (terms, one)
+        for terms in (CRL, REVAL, ACTIVE, replace(ACTIVE, pause=3 * SECOND), ONCE)
+        for one in (MINE, THEIRS)
+    ]
+    chance.shuffle(steps)
+    for step in steps:
+        if isinstance(step, int):
+            terms, one = ways[step % len(ways)]
+            asked.ask(terms, one, at(moment))
+            naive_states[terms, one] = kept.status(terms, one, at(moment)).state
+            continue
+        moment += step[0]
+        taken(kept, step[1], at(moment))
+        if chance.random() < 0.2:
+            keep = frozenset([MINE])
+            asked.forget(keep, 0)
+            naive_states = {way: state for way, state in naive_states.items() if way[1] in keep}
+        if chance.random() < 0.5:
+            now = {way: kept.status(*way, at(moment)).state for way in naive_states}
+            changed = frozenset(way[1] for way in now if now[way] is not naive_states[way])
+            assert asked.changed(who(ISSUER), at(moment)) == changed
+            assert len(asked) == len(now)
+            naive_states = now
+
+
+def test_a_statement_costs_what_it_changes_and_not_what_was_asked_about() -> None:
+    author, kept = StatementAuthor(key(ISSUER)), book()
+    kept.take(author.heartbeat(at(0), 60 * SECOND), at(0))
+    asked = AskedCertificates(kept)
+    many = [f"cert:{'a' * 49}{''.join(end)}" for end in product("abcdefghij", repeat=3)]
+    for one in many:
+        asked.ask(ACTIVE, one, at(0))
+    [group] = asked._groups[who(ISSUER)].values()
+    looked_at = 0
+
+    class Counting(Outlook):
+        def status(self, certificate: str) -> OnlineStatus:
+            nonlocal looked_at
+            looked_at += 1
+            return super().status(certificate)
+
+    def shifted() -> set[str]:
+        now = kept.outlook(ACTIVE, at(1))
+        return group.shift(Counting(now.others, now.listed, now.about_listed))
+
+    kept.take(author.heartbeat(at(1), 60 * SECOND), at(1))
+    assert (shifted(), looked_at) == (set(), 0)
+    kept.take(author.revoke(at(1), many[:2]), at(1))
+    assert (shifted(), looked_at) == ({*many[:2]}, 4), "before and now"
+    assert asked.questions() == []
 
 
 def test_before_the_first_revocation_heartbeats_have_an_empty_head() -> None:

@@ -13,7 +13,7 @@ from penstock.codec.sexp import advanced, canonical, head, parse, parse_canonica
 from penstock.errors import PenstockError
 from penstock.trust.certificates import read_certificate
 from penstock.trust.credentials import UnverifiedCredentials
-from penstock.trust.limits import STATEMENT_CERTIFICATES
+from penstock.trust.limits import STATEMENT_BYTES, STATEMENT_CERTIFICATES
 from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import sign_value
 from penstock.trust.statements import (
@@ -102,7 +102,9 @@ def test_oversized_statements_are_refused() -> None:
     body = STATEMENTS[0].to_sexp()
     assert isinstance(body, tuple)
     with refused("evolution.limit"):
-        RevocationList.from_sexp((*body[:-1], (b"certificates", *(b"x" * 1_000 for _ in range(400)))))
+        RevocationList.from_sexp(
+            (*body[:-1], (b"certificates", *(b"x" * 1_000 for _ in range(STATEMENT_BYTES // 1_000))))
+        )
 
 
 def _letters(number: int) -> str:

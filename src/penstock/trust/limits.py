@@ -32,8 +32,8 @@ STAMP_PERIOD: Final = 7 * 24 * 3_600_000
 
 #: validity statements: bytes of one, certificates in it, milliseconds that a timed one covers at most, and URIs of an
 #: on-line test
-STATEMENT_BYTES: Final = 256 << 10
-STATEMENT_CERTIFICATES: Final = 4_000
+STATEMENT_BYTES: Final = 640 << 10
+STATEMENT_CERTIFICATES: Final = 10_000
 STATEMENT_PERIOD: Final = 366 * 24 * 3_600_000
 STATEMENT_URIS: Final = 4
 
@@ -65,12 +65,12 @@ class TrustLimits(CodecLimits):
     policy_revoked: int = 100_000
     policy_agreements: int = 64
     policy_profiles: int = 100_000
-    #: validity statements that a verifier keeps: issuers, statements of one issuer and kind, questions without an
-    #: answer, and certificates whose state is remembered
+    #: validity statements that a verifier keeps: issuers, statements of one issuer and kind, and certificates that
+    #: these list together; questions without an answer
     statement_issuers: int = 1_000
     statements_of_issuer: int = 8
+    statement_certificates: int = 40_000
     statement_questions: int = 1_000
-    statement_certificates: int = 100_000
 
 
 TRUST_LIMITS: Final = TrustLimits()

@@ -183,7 +183,11 @@ def write_snapshot(
     key: SigningKey,
 ) -> bytes:
     """Return statements of an owner as bytes, signed by the broker that keeps them."""
-    values = [*(event.to_bytes() for event in events), *(stamp.to_bytes() for stamp in stamps)]
+    return seal_values(owner, [*(event.to_bytes() for event in events), *(one.to_bytes() for one in stamps)], now, key)
+
+
+def seal_values(owner: Principal, values: Sequence[bytes], now: datetime, key: SigningKey) -> bytes:
+    """Return canonical S-expressions about somebody as one file, signed by the broker that stores it."""
     written = b"".join(values)
     # The canonical form of a list is that of its parts, within parentheses.
     seal = sign_value(PolicySnapshot(key.principal, owner, now, len(values), sha256(b"(%b)" % written).digest()), key)
@@ -198,16 +202,7 @@ def read_snapshot(
     Raises `MalformedError` and `LimitError` if it cannot be read, and `RefusedError` if it does not verify:
     `evolution.snapshot` for another broker's, or with something added, changed or removed.
     """
-    values = parse_many(data, limits=limits)
-    if not values:
-        raise malformed("a snapshot of a policy is empty")
-    seal = read_signed(values.pop(), PolicySnapshot).verify().value
-    if seal.broker != broker or (seal.values, seal.digest) != (len(values), digest(tuple(values))):
-        raise RefusedError(
-            "evolution.snapshot",
-            "a snapshot of a policy was changed, or is another broker's",
-            hint="remove it: the policy is fetched from the network again",
-        )
+    owner, values = open_values(data, broker, limits=limits)
     events: list[SignedValue[PolicyEvent]] = []
     stamps: list[SignedValue[TimeStamp]] = []
     for value in values:
@@ -215,9 +210,24 @@ def read_snapshot(
             stamps.append(read_signed(value, TimeStamp).verify())
         else:
             events.append(read_signed(value, PolicyEvent).verify())
-    if not {event.value.owner for event in events} | {stamp.value.owner for stamp in stamps} <= {seal.owner}:
+    if not {event.value.owner for event in events} | {stamp.value.owner for stamp in stamps} <= {owner}:
         raise malformed("a snapshot speaks about several owners")
-    return seal.owner, events, stamps
+    return owner, events, stamps
+
+
+def open_values(data: bytes, broker: Principal, *, limits: TrustLimits = TRUST_LIMITS) -> tuple[Principal, list[SExp]]:
+    """Return what `seal_values` was given. Raises as `read_snapshot`."""
+    values = parse_many(data, limits=limits)
+    if not values:
+        raise malformed("a snapshot of a policy is empty")
+    seal = read_signed(values.pop(), PolicySnapshot).verify().value
+    if seal.broker != broker or (seal.values, seal.digest) != (len(values), digest(tuple(values))):
+        raise RefusedError(
+            "evolution.snapshot",
+            "a snapshot of policy or of validity statements was changed, or is another broker's",
+            hint="remove it: what it contains is fetched from the network again",
+        )
+    return seal.owner, values
 
 
 def _is_stamp(value: SExp) -> bool:

@@ -21,13 +21,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeAlias, cast
+from itertools import islice
+from typing import Annotated, ClassVar, Final, TypeAlias, cast
 
+from penstock.codec.sexp import SExp, canonical
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
-from penstock.trust.signed import SignedValue
+from penstock.trust.signed import DIGEST, SignedValue, StatementRecord, read_signed
 from penstock.trust.statements import (
+    VALIDITY_KINDS,
     ActiveRevocation,
     Heartbeat,
     OneTimeAnswer,
@@ -72,6 +75,19 @@ class OnlineStatus:
     def missing(self) -> bool:
         """Whether a later statement could say more."""
         return self.code in ("statement.unknown", "statement.ended")
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What an issuer's statements of one kind say now: about the certificates that they list, and about all others."""
+
+    others: OnlineStatus
+    listed: frozenset[str] = field(default=frozenset(), repr=False)
+    about_listed: OnlineStatus = OnlineStatus(OnlineState.REVOKED)
+
+    def status(self, certificate: str) -> OnlineStatus:
+        """Return what they say about a certificate."""
+        return self.about_listed if certificate in self.listed else self.others
 
 
 @dataclass(slots=True)
@@ -156,7 +172,9 @@ class StatementBook:
         self._verifier = verifier
         self._limits = limits
         self._issuers: dict[Principal, _Issuer] = {}
+        #: questions without an answer by nonce, the oldest first, and how many there are about a certificate
         self._asked: dict[bytes, _Asked] = {}
+        self._open: Counter[str] = Counter()
 
     # Statements.
 
@@ -209,6 +227,10 @@ class StatementBook:
             raise _backwards(f"it begins before {_moment(timed.floor)}, when an earlier one ended")
         if len(timed.windows) >= most:
             raise LimitError("statement.limit", f"one issuer has more than {most} statements that have not ended")
+        listed = sum(len(held.value.certificates) for held in timed.windows) + len(value.certificates)
+        if listed > self._limits.statement_certificates:
+            bound = self._limits.statement_certificates
+            raise LimitError("statement.limit", f"statements of one issuer list more than {bound} certificates")
         if clash:
             timed.void.add(statement.digest)
         timed.windows.append(statement)
@@ -224,7 +246,7 @@ class StatementBook:
         question = OneTimeQuestion(value.issuer, value.certificate, value.verifier, value.nonce)
         if asked is None or asked.question != question:
             raise RefusedError("statement.nonce", "this one-time answer does not belong to an open question")
-        del self._asked[value.nonce]
+        self._close(value.nonce)
         issuer.answers[value.certificate] = _Answered(statement, asked.at, asked.at + asked.recheck)
         return True
 
@@ -240,12 +262,22 @@ class StatementBook:
             raise MalformedError("online.malformed", f"a test `{terms.kind}` is not answered one question at a time")
         question = OneTimeQuestion(terms.signer, certificate, self._verifier, nonce)
         self._asked[nonce] = _Asked(question, now, terms.pause)
+        self._open[certificate] += 1
         return question
 
     def _forget_questions(self, now: datetime) -> None:
         # A question from the future was asked before the clock was corrected.
+        first, last = (next(iter(ordered), None) for ordered in (self._asked.values(), reversed(self._asked.values())))
+        if first is None or last is None or (first.at <= now <= first.at + ANSWER_TIME and last.at <= now):
+            return
         for nonce in [nonce for nonce, one in self._asked.items() if not one.at <= now <= one.at + ANSWER_TIME]:
-            del self._asked[nonce]
+            self._close(nonce)
+
+    def _close(self, nonce: bytes) -> None:
+        certificate = self._asked.pop(nonce).question.certificate
+        self._open[certificate] -= 1
+        if not self._open[certificate]:
+            del self._open[certificate]
 
     def is_due(self, terms: OnlineTerms, certificate: str, now: datetime) -> bool:
         """Return whether to ask about a certificate: no question is open, and the last answer ends soon or has ended.
@@ -253,7 +285,7 @@ class StatementBook:
         An answer is replaced in the last quarter of its time, so that access does not end in between.
         """
         self._forget_questions(now)
-        if any(one.question.certificate == certificate for one in self._asked.values()):
+        if certificate in self._open:
             return False
         known = self._issuers.get(terms.signer, _Issuer()).answers.get(certificate)
         return known is None or not known.at <= now < known.until - (known.until - known.at) / 4
@@ -267,6 +299,15 @@ class StatementBook:
             for timed in known.timed.values()
             for held in timed.windows
         )
+
+    def is_over(self, issuer: Principal, now: datetime) -> bool:
+        """Return whether every statement of an issuer has ended."""
+        known = self._issuers.get(issuer)
+        return known is None or known.is_over(now)
+
+    def forget(self, issuer: Principal) -> None:
+        """Forget an issuer whose statements have ended."""
+        self._issuers.pop(issuer, None)
 
     def statements(self, issuer: Principal) -> Iterator[SignedValue[ValidityClaim]]:
         """Yield an issuer's statements that others can use: all except one-time answers."""
@@ -318,13 +359,77 @@ class StatementBook:
         return Validity.between(None, status.until)
 
     def status(self, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
-        """Return what the signer that a certificate names says about it now. Nobody else's statements count."""
-        issuer = self._issuers.get(terms.signer) or _Issuer()
-        if terms.kind is OnlineKind.ACTIVE:
-            return _active_status(issuer.active, terms, certificate, now)
+        """Return what statements say about a certificate now."""
         if terms.kind is OnlineKind.ONE_TIME:
+            issuer = self._issuers.get(terms.signer, _Issuer())
             return _answer_status(issuer.answers.get(certificate), terms, now)
-        return _timed_status(issuer.timed.get(terms.kind) or _Timed(), terms, certificate, now)
+        return self.outlook(terms, now).status(certificate)
+
+    def outlook(self, terms: OnlineTerms, now: datetime) -> Outlook:
+        """Return what statements say now about all certificates with a test. One-time answers are not among them."""
+        issuer = self._issuers.get(terms.signer, _Issuer())
+        if terms.kind is OnlineKind.ACTIVE:
+            return _active_outlook(issuer.active, terms, now)
+        return _timed_outlook(issuer.timed.get(terms.kind) or _Timed(), terms, now)
+
+    # Storage.
+
+    def remember(self, issuer: Principal) -> list[bytes]:
+        """Return what must survive a restart about an issuer: a `StatementMemory`, and the statements.
+
+        One-time answers are left out: their questions do not survive.
+        """
+        known = self._issuers.get(issuer, _Issuer())
+        timed = {kind: known.timed.get(kind) or _Timed() for kind in _TIMED_KINDS.values()}
+        memory = StatementMemory(
+            issuer,
+            timed[OnlineKind.CRL].floor,
+            timed[OnlineKind.REVALIDATION].floor,
+            known.active.heard,
+            known.active.forked,
+            frozenset(digest for one in timed.values() for digest in one.void),
+        )
+        return [canonical(memory.to_sexp()), *(statement.to_bytes() for statement in self.statements(issuer))]
+
+    def restore(self, values: Sequence[SExp], now: datetime) -> list[SignedValue[ValidityClaim]]:
+        """Go on with what `remember` returned, and return the statements: all signatures are verified.
+
+        Raises `MalformedError` (`evolution.malformed`), `RefusedError` (`key.bad-signature`) and `LimitError`.
+        """
+        memory = StatementMemory.from_sexp(values[0] if values else ())
+        statements = [read_signed(value, *VALIDITY_KINDS).verify() for value in values[1:]]
+        if any(one.value.issuer != memory.issuer or isinstance(one.value, OneTimeAnswer) for one in statements):
+            raise MalformedError("evolution.malformed", "stored validity statements are not all of their issuer")
+        issuer = self._issuers[memory.issuer] = self._issuer(memory.issuer, now)
+        for kind, floor in ((OnlineKind.CRL, memory.crl_floor), (OnlineKind.REVALIDATION, memory.reval_floor)):
+            windows = [one for one in statements if kind.encode() == one.value.HEAD]
+            if windows or floor:
+                held = sorted(cast("list[SignedValue[TimedStatement]]", windows), key=lambda one: one.value.not_before)
+                issuer.timed[kind] = _Timed(held, {one.digest for one in held} & memory.void, floor)
+        for one in statements:
+            if isinstance(one.value, ActiveRevocation):
+                issuer.active.revoked = cast("SignedValue[ActiveRevocation]", one)
+            elif isinstance(one.value, Heartbeat):
+                issuer.active.beat, issuer.active.heard = cast("SignedValue[Heartbeat]", one), memory.heard
+        issuer.active.forked = memory.forked
+        return statements
+
+
+@dataclass(frozen=True, slots=True)
+class StatementMemory(StatementRecord):
+    """What a verifier remembers about an issuer besides its statements; see `_Timed` and `_Active`.
+
+    (validity-memory (issuer <principal>) [(crl-floor <date>)] [(reval-floor <date>)] [(heard <date>)] (forked <n>)
+    (void <digest> …))
+    """
+
+    HEAD: ClassVar = b"validity-memory"
+    issuer: Principal
+    crl_floor: datetime | None = None
+    reval_floor: datetime | None = None
+    heard: datetime | None = None
+    forked: int = 0
+    void: Annotated[frozenset[bytes], DIGEST] = frozenset()
 
 
 def _take_revocation(active: _Active, statement: SignedValue[ActiveRevocation]) -> bool:
@@ -356,28 +461,32 @@ def _take_heartbeat(active: _Active, statement: SignedValue[Heartbeat], now: dat
     return True
 
 
-def _timed_status(timed: _Timed, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
+def _timed_outlook(timed: _Timed, terms: OnlineTerms, now: datetime) -> Outlook:
     found = [held for held in timed.windows if held.value.not_before <= now <= held.value.not_after]
     if any(held.digest in timed.void for held in found):
-        return _unknown(
-            "statement.overlap", f"two `{terms.kind}` statements of {terms.signer.short} overlap: both fail"
-        )
-    if found:
-        value = found[0].value
-        if (certificate in value.certificates) is (terms.kind is OnlineKind.REVALIDATION):
-            return OnlineStatus(OnlineState.VALID, value.not_after)
-        if terms.kind is OnlineKind.REVALIDATION:
-            return _unknown("statement.not-listed", f"the revalidation of {terms.signer.short} does not list it")
-        return _revoked(terms, value.not_before)
-    ended = [held.value.not_after for held in timed.windows if held.value.not_after < now]
-    return _missing(terms, max(ended, default=timed.floor))
+        why = f"two `{terms.kind}` statements of {terms.signer.short} overlap: both fail"
+        return Outlook(_unknown("statement.overlap", why))
+    if not found:
+        ended = [held.value.not_after for held in timed.windows if held.value.not_after < now]
+        return Outlook(_missing(terms, max(ended, default=timed.floor)))
+    value = found[0].value
+    valid = OnlineStatus(OnlineState.VALID, value.not_after)
+    if terms.kind is OnlineKind.CRL:
+        return Outlook(valid, value.certificates, _revoked(terms, value.not_before))
+    why = f"the revalidation of {terms.signer.short} does not list it"
+    return Outlook(_unknown("statement.not-listed", why), value.certificates, valid)
 
 
-def _active_status(active: _Active, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
-    revoked, beat = active.revoked, active.beat
-    if revoked is not None and certificate in revoked.value.certificates:
-        return _revoked(terms, revoked.value.time)
-    until = active.until(terms.pause)
+def _active_outlook(active: _Active, terms: OnlineTerms, now: datetime) -> Outlook:
+    if active.revoked is None:
+        return Outlook(_beat_status(active, terms, now))
+    value = active.revoked.value
+    return Outlook(_beat_status(active, terms, now), value.certificates, _revoked(terms, value.time))
+
+
+def _beat_status(active: _Active, terms: OnlineTerms, now: datetime) -> OnlineStatus:
+    """Return what heartbeats say about certificates that are not revoked."""
+    revoked, beat, until = active.revoked, active.beat, active.until(terms.pause)
     if beat is None or until is None:
         return _missing(terms, None)
     last = 0 if revoked is None else revoked.value.number
@@ -426,6 +535,118 @@ def _end(last: datetime, now: datetime) -> datetime | None:
 
 def _moment(instant: datetime) -> str:
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The certificates that somebody depends on, and which of them have another state now.
+
+
+@dataclass(slots=True)
+class _Group:
+    """The certificates with one test, and the outlook by which their states were last compared.
+
+    `strays` are the states of certificates that were asked about later, if the outlook was another one then.
+    """
+
+    outlook: Outlook
+    certificates: set[str] = field(default_factory=set)
+    strays: dict[str, OnlineState] = field(default_factory=dict)
+
+    def shift(self, outlook: Outlook) -> set[str]:
+        """Compare with another outlook, and return the certificates whose states have changed."""
+        before, strays = self.outlook, self.strays
+        self.outlook, self.strays = outlook, {}
+        same = before.others.state is outlook.others.state and before.about_listed.state is outlook.about_listed.state
+        if same and before.listed is outlook.listed and not strays:
+            return set()
+        found = (before.listed ^ outlook.listed) & self.certificates | strays.keys() if same else self.certificates
+        return {one for one in found if (strays.get(one) or before.status(one).state) is not outlook.status(one).state}
+
+
+class AskedCertificates:
+    """The certificates that a book was asked about. The cost of a change grows with what it changes.
+
+    A statement concerns all certificates with the same test alike, except for those that it lists. So only certificates
+    whose listing changes are looked at, or all if the statements begin or cease to count.
+    """
+
+    def __init__(self, book: StatementBook) -> None:
+        self._book = book
+        self._groups: dict[Principal, dict[OnlineTerms, _Group]] = {}
+        #: one-time answers are about one certificate each
+        self._once: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
+        #: all of them, those that were asked about last at the end
+        self._order: dict[tuple[OnlineTerms, str], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def ask(self, terms: OnlineTerms, certificate: str, now: datetime) -> None:
+        """Record the state of a certificate: somebody is about to rely on it."""
+        self._order.pop((terms, certificate), None)
+        self._order[terms, certificate] = None
+        if terms.kind is OnlineKind.ONE_TIME:
+            state = self._book.status(terms, certificate, now).state
+            self._once.setdefault(terms.signer, {})[terms, certificate] = state
+            return
+        outlook = self._book.outlook(terms, now)
+        group = self._groups.setdefault(terms.signer, {}).setdefault(terms, _Group(outlook))
+        group.certificates.add(certificate)
+        group.strays.pop(certificate, None)
+        state = outlook.status(certificate).state
+        if state is not group.outlook.status(certificate).state:
+            group.strays[certificate] = state
+
+    def changed(self, issuer: Principal, now: datetime) -> frozenset[str]:
+        """Return the certificates whose states have changed since this was called, or they were asked about."""
+        found: set[str] = set()
+        for terms, group in self._groups.get(issuer, {}).items():
+            found |= group.shift(self._book.outlook(terms, now))
+        states = self._once.get(issuer, {})
+        for one, before in states.items():
+            states[one] = self._book.status(*one, now).state
+            if states[one] is not before:
+                found.add(one[1])
+        return frozenset(found)
+
+    def forget(self, kept: frozenset[str], newest: int) -> None:
+        """Forget all certificates that are not to be kept, except for the newest ones."""
+        for terms, certificate in list(islice(self._order, max(0, len(self._order) - newest))):
+            if certificate not in kept:
+                self._drop(terms, certificate)
+
+    def forget_questions(self, kept: frozenset[str]) -> None:
+        """Forget all certificates with one-time answers that are not to be kept."""
+        for terms, certificate in [one for states in self._once.values() for one in states if one[1] not in kept]:
+            self._drop(terms, certificate)
+
+    def _drop(self, terms: OnlineTerms, certificate: str) -> None:
+        del self._order[terms, certificate]
+        if terms.kind is OnlineKind.ONE_TIME:
+            states = self._once[terms.signer]
+            del states[terms, certificate]
+            if not states:
+                del self._once[terms.signer]
+            return
+        groups = self._groups[terms.signer]
+        groups[terms].certificates.discard(certificate)
+        groups[terms].strays.pop(certificate, None)
+        if not groups[terms].certificates:
+            del groups[terms]
+            if not groups:
+                del self._groups[terms.signer]
+
+    def issuers(self) -> list[Principal]:
+        """Return who signs the statements that certificates here need."""
+        return [*self._groups, *(issuer for issuer in self._once if issuer not in self._groups)]
+
+    def questions(self) -> list[tuple[OnlineTerms, str]]:
+        """Return the certificates with one-time answers."""
+        return [one for states in self._once.values() for one in states]
+
+    def misses(self, issuer: Principal, now: datetime) -> bool:
+        """Return whether a later statement of an issuer, other than a one-time answer, could say more."""
+        return any(self._book.outlook(terms, now).others.missing for terms in self._groups.get(issuer, {}))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

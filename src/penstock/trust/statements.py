@@ -295,7 +295,8 @@ def _check_number(certificates: frozenset[str]) -> None:
         raise LimitError(
             "evolution.limit",
             f"a validity statement lists more than {STATEMENT_CERTIFICATES} certificates",
-            hint="leave out certificates that have expired, or let several principals sign for different certificates",
+            hint="leave out certificates that have expired. Use a CRL or active revocation in the place of "
+            "revalidations, and issue further certificates with another signer of their on-line tests",
         )
 
 

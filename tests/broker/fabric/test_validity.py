@@ -3,8 +3,10 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 
-from tests.broker.fabric.test_network import Embedded, network
+import pytest
+from tests.broker.fabric.test_network import Between, Embedded, Nats, network
 from tests.broker.node.test_validity import ACS, ACTIVE, CRL, ENTERS, HOUR, WRITES, client, parts, reads, subscribed
 from tests.broker.node_kit import run, until
 from tests.broker.sports import PDA
@@ -15,11 +17,19 @@ from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.statements import VALIDITY_TOPIC, OneTimeQuestion, OnlineKind, StatementAuthor
 
 
-def test_statements_reach_brokers_that_come_later_and_revocations_all_of_them() -> None:
+@pytest.fixture(params=["embedded", "nats"])
+def between(request: pytest.FixtureRequest) -> Between:
+    """Return each kind of fabric in turn."""
+    return Nats(request.getfixturevalue("server").url) if request.param == "nats" else Embedded()
+
+
+def test_statements_reach_brokers_that_come_later_and_revocations_all_of_them(between: Between) -> None:
+    revoked = [f"cert:{'a' * 48}{''.join(end)}" for end in product("abcdefghij", repeat=4)]
+
     async def test() -> None:
         author = StatementAuthor(ACS)
-        async with network(Embedded(), *ENTERS, WRITES) as (first, second), client(first, ACS) as acs:
-            await acs.evolve(author.revocation_list(datetime.now(UTC), HOUR, []).to_bytes())
+        async with network(between, *ENTERS, WRITES) as (first, second), client(first, ACS) as acs:
+            await acs.evolve(author.revocation_list(datetime.now(UTC), HOUR, revoked).to_bytes())
             await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
             async with client(second, PDA, CRL) as late, client(second, PDA, ACTIVE) as reader:
                 await subscribed(late)
@@ -30,12 +40,12 @@ def test_statements_reach_brokers_that_come_later_and_revocations_all_of_them() 
     run(test())
 
 
-def test_one_time_questions_are_answered() -> None:
+def test_one_time_questions_are_answered(between: Between) -> None:
     once = reads(OnlineKind.ONE_TIME, HOUR)
 
     async def test() -> None:
         author, tasks = StatementAuthor(ACS), list[asyncio.Future[None]]()
-        async with network(Embedded(), *ENTERS, WRITES) as (first, second), client(first, ACS) as acs:
+        async with network(between, *ENTERS, WRITES) as (first, second), client(first, ACS) as acs:
 
             def answer(question: OneTimeQuestion | None) -> None:
                 if question is not None:
@@ -58,7 +68,7 @@ def test_what_is_not_a_statement_is_reported_and_changes_nothing() -> None:
             await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
             key = TypeKey(ACS.principal, VALIDITY_TOPIC)
             uid = str(AttributeId(ACS.principal, VALIDITY_TOPIC, "statement"))
-            for text in ("", "(", "(what)", "(state x)", "x" * 4_000_000, 7):
+            for text in ("", "(", "(what)", "(state x)", "x" * 4_000_000, 7, "(part x 9 9 y)", "(part x 0 1 y)"):
                 before = len(first.told)
                 first.validity.arrived(TransitEvent(key, (), {uid: text}))
                 assert len(first.told) == before + 1

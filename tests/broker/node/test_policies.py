@@ -340,6 +340,12 @@ class SlowDisk:
     def save_brokers(self, seen: bytes) -> None:
         pass
 
+    def load_statements(self) -> list[bytes]:
+        return []
+
+    def save_statements(self, issuer: Principal, snapshot: bytes) -> None:
+        pass
+
     def save(self, owner: Principal, snapshot: bytes) -> None:
         self.asked.release()
         assert self.free.wait(LONG)

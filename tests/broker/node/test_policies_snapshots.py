@@ -45,7 +45,7 @@ class Scene:
         self.disk = disk
         self.number = 0
         self.told: list[PenstockError | None] = []
-        self.writer = SnapshotWriter(disk, lambda _owner: str(self.number).encode())
+        self.writer = SnapshotWriter(disk.save, lambda _owner: str(self.number).encode())
 
     def save(self, owner: Principal = ONE) -> None:
         self.number += 1
@@ -117,5 +117,5 @@ def test_a_disk_that_never_answers_keeps_nobody_from_leaving() -> None:
 
 def test_what_is_kept_nowhere_is_safe_immediately() -> None:
     told: list[PenstockError | None] = []
-    SnapshotWriter(Forgetful(), lambda _owner: b"").save(ONE, told.append)
+    SnapshotWriter(Forgetful().save, lambda _owner: b"", instant=True).save(ONE, told.append)
     assert told == [None]

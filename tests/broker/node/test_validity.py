@@ -1,11 +1,15 @@
 """Validity statements in running nodes: they arrive, end and revoke, across brokers and for clients that bring them."""
 
 import asyncio
+import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
 from tests.broker.node_kit import (
     BROKERS,
     LIMITS,
@@ -31,7 +35,8 @@ from penstock.broker.wire.plain_trees import principal_tree
 from penstock.broker.wire.protocol import PeerRole
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey
-from penstock.errors import RefusedError
+from penstock.errors import MalformedError, RefusedError
+from penstock.store.files.policy_files import PolicyFolder
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate, read_certificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials
@@ -300,6 +305,105 @@ def test_a_clock_that_jumps_ahead_and_is_corrected_ends_access_and_gives_it_back
             clock.ahead += timedelta(minutes=90)
             await until(lambda: node.validity.book.status(OnlineTerms.of(_test(CRL)), CRL.id, clock()).until)
             assert parts(node) == 1
+
+    run(test())
+
+
+def test_a_broker_goes_on_with_its_statements_after_a_restart_and_refuses_older_ones(tmp_path: Path) -> None:
+    def node() -> AbstractAsyncContextManager[Broker]:
+        return running(*ENTERS, WRITES, keep=PolicyFolder(tmp_path))
+
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        old = [author.heartbeat(datetime.now(UTC), HOUR), author.revoke(datetime.now(UTC), [])]
+        async with node() as first, client(first, ACS) as acs:
+            for statement in (*old, author.heartbeat(datetime.now(UTC), HOUR)):
+                await acs.evolve(statement.to_bytes())
+        # The issuer has gone.
+        async with node() as second, client(second, PDA, ACTIVE) as reader:
+            await reader.subscribe(str(NEWS.name))
+            async with client(second, ACS) as acs:
+                await refused("statement.backwards", acs.evolve(old[0].to_bytes()))
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+            # What was acknowledged is on the disk, whatever happens next.
+            shutil.copytree(tmp_path, tmp_path / "killed")
+        async with running(*ENTERS, WRITES, keep=PolicyFolder(tmp_path / "killed")) as third, client(third, ACS) as acs:
+            await refused("statement.backwards", acs.evolve(old[1].to_bytes()))
+            async with client(third, PDA, ACTIVE) as reader:
+                await refused("broker.not-permitted", reader.subscribe(str(NEWS.name)).__aenter__())
+
+    run(test())
+
+
+def test_successors_are_there_after_a_restart_and_what_has_ended_long_ago_is_removed(tmp_path: Path) -> None:
+    narrower = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
+    successors = UnverifiedCredentials((read_certificate(*narrower.to_sexps()),))
+
+    async def test() -> None:
+        clock, author, keep = Time(), StatementAuthor(ACS), PolicyFolder(tmp_path)
+        async with Broker(node_settings(*ENTERS, WRITES), clock=clock, keep=keep) as node, client(node, ACS) as acs:
+            await acs.evolve(author.revocation_list(clock(), HOUR, [CRL.id], successors).to_bytes())
+        async with (
+            Broker(node_settings(*ENTERS, WRITES), clock=clock, keep=keep) as node,
+            client(node, PDA, CRL) as pda,
+        ):
+            await pda.subscribe(str(NEWS.name))
+        [file] = tmp_path.glob("*.statements")
+        spoiled = bytes(reversed(file.read_bytes()))
+        clock.ahead += timedelta(days=3)
+        async with Broker(node_settings(*ENTERS, WRITES), clock=clock, keep=keep) as node:
+            assert not list(node.validity.book.issuers())
+            assert not file.exists()
+        file.write_bytes(spoiled)
+        with pytest.raises(MalformedError):
+            await Broker(node_settings(*ENTERS, WRITES), clock=clock, keep=keep).start()
+
+    run(test())
+
+
+def test_an_issuer_that_is_killed_ends_access_when_its_last_statement_does() -> None:
+    program = """
+import asyncio
+from datetime import UTC, datetime, timedelta
+from tests.broker.node.test_validity import ACS, ENTERS, HOUR
+from tests.broker.node_kit import NETWORK
+from penstock.broker.client.client import connect
+from penstock.trust.credentials import Credentials
+from penstock.trust.statements import StatementAuthor
+
+async def main() -> None:
+    url = "penstock://127.0.0.1:" + input()
+    async with connect(url, key=ACS, network=NETWORK, credentials=Credentials.of(*ENTERS)) as acs:
+        while True:
+            await acs.evolve(StatementAuthor(ACS).heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+    async def test() -> None:
+        clock = Time()
+        async with timed(clock) as node:
+            issuer = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE)
+            try:
+                assert issuer.stdin is not None
+                issuer.stdin.write(b"%d\n" % node.port)
+                async with client(node, PDA, ACTIVE) as reader, client(node, REPORTER) as writer:
+                    subscription, feed = await subscribed(reader), await writer.advertise(str(NEWS.name))
+                    issuer.kill()
+                    await issuer.wait()
+                    await until(lambda: not node.validity._instances)
+                    await feed.publish(headline="its last statement counts")
+                    assert await headlines(subscription, 1) == ["its last statement counts"]
+                    end = node.validity.book.status(OnlineTerms.of(_test(ACTIVE)), ACTIVE.id, clock()).until
+                    assert end is not None
+                    clock.ahead += end - clock()
+                    await feed.publish(headline="and not longer")
+                    await until(lambda: parts(node) == 1)
+                    assert node.core.counts["delivered"] == 1
+            finally:
+                if issuer.returncode is None:
+                    issuer.kill()
 
     run(test())
 

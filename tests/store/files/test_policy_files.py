@@ -283,3 +283,15 @@ def test_the_brokers_that_were_seen(tmp_path: Path) -> None:
     (tmp_path / "brokers.seen").mkdir()
     with pytest.raises(FailedError, match=r"brokers\.seen"):
         folder.load_brokers()
+
+
+def test_statements_of_issuers_are_stored_and_removed(tmp_path: Path) -> None:
+    folder = PolicyFolder(tmp_path)
+    folder.save(ONE, b"policy")
+    folder.save_statements(ONE, b"first")
+    folder.save_statements(TWO, b"other")
+    folder.save_statements(ONE, b"second")
+    assert (sorted(folder.load_statements()), list(folder.load())) == ([b"other", b"second"], [b"policy"])
+    folder.save_statements(ONE, b"")
+    folder.save_statements(ONE, b"")
+    assert list(folder.load_statements()) == [b"other"]

@@ -537,7 +537,7 @@ class Core:
         if (
             certificates is not None
             and not any(one.id in certificates for bag in bags for one in bag)
-            and not self.library.shows(certificates)
+            and certificates.isdisjoint(self.library.certificates())
             and certificates <= self.local.shows(certificates)
         ):
             with self.recording():

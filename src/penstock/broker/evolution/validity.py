@@ -39,7 +39,7 @@ from penstock.trust.statements import VALIDITY_KINDS, OneTimeAnswer, OneTimeQues
 VALIDITY: Final = "validity"
 """The first element of messages about validity."""
 
-#: statements in one message: those of one issuer fit
+#: statements in one message
 _TOGETHER: Final = 64
 
 Side: TypeAlias = Principal | None
@@ -329,9 +329,9 @@ class ValidityTree:
             self._post(side, "state", [statement.to_bytes()])
 
     def _state_to(self, side: Principal, issuer: Principal) -> None:
-        statements = [statement.to_bytes() for statement in self._book.held(issuer)]
-        if statements:
-            self._post(side, "state", statements[:_TOGETHER])
+        # Several large ones do not fit into one message.
+        for statement in self._book.held(issuer):
+            self._post(side, "state", [statement.to_bytes()])
 
     # One-time questions.
 

@@ -2,9 +2,10 @@
 
 An event of the reserved type `penstock.validity` of an issuer has one attribute with one of these:
 
-    (want)                        send me the issuer's statements
-    (state <signed statement> …)  statements, also one-time answers
-    (one-time-question …)         answer this
+    (want)                               send me the issuer's statements
+    (state <signed statement> …)         statements, also one-time answers
+    (part <digest> <n> <of> <bytes>)     the n-th part of a statement that does not fit into one event
+    (one-time-question …)                answer this
 
 There are no trees, so the brokers to which instances of an issuer have handed in statements cache them for others.
 Every broker verifies what it reads. A broker that misses statements asks again every `BrokerLimits.policy_heads`.
@@ -12,6 +13,7 @@ Every broker verifies what it reads. A broker that misses statements asks again 
 
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Final
 
@@ -20,20 +22,25 @@ from penstock.broker.core.exchange import OWN
 from penstock.broker.evolution.validity import ValidityBook
 from penstock.broker.local.requests import Advertise, Publish, Subscribe
 from penstock.broker.wire.entries import Filter
-from penstock.codec.sexp import SExp, parse, transport
+from penstock.codec.sexp import SExp, parse, parse_canonical, transport
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.limits import STATEMENT_BYTES
-from penstock.trust.signed import SignedValue, malformed, read_signed
+from penstock.trust.signed import SignedValue, malformed, read_count, read_signed
 from penstock.trust.statements import VALIDITY_KINDS, VALIDITY_TOPIC, OneTimeAnswer, OneTimeQuestion, ValidityClaim
 
 _KEY: Final = f"{OWN}validity "
 _UID: Final = "statement"
 _WANT: Final[SExp] = (b"want",)
+#: bytes of a part of a statement, which fit into an event, and parts of one statement
+_PART: Final = 256 << 10
+_PARTS: Final = (STATEMENT_BYTES + 8_192) // _PART + 1
+#: statements whose parts are awaited
+_AWAITED: Final = 16
 #: base64 takes four bytes for three; signatures and keys take some more
-_MOST: Final = 8 * (STATEMENT_BYTES * 4 // 3 + 4_096)
+_MOST: Final = 8 * (_PART * 4 // 3 + 4_096)
 
 
 class ValidityTopics:
@@ -47,6 +54,8 @@ class ValidityTopics:
         self._read: set[Principal] = set()
         self._wanted: set[Principal] = set()
         self._offered: set[Principal] = set()
+        #: the parts of statements that are not complete, by issuer and digest
+        self._parts: dict[tuple[Principal, bytes], dict[int, bytes]] = {}
 
     def follow(self, issuer: Principal) -> None:
         """Read an issuer's topic, and ask for its statements. Raises `LimitError` (`statement.limit`)."""
@@ -72,7 +81,7 @@ class ValidityTopics:
             with suppress(RefusedError):
                 self._book.take(statement)
         self._subscribe(issuer)
-        self._send(issuer, (b"state", statement.to_sexp()))
+        self._send_statement(issuer, statement)
 
     def ask(self, question: OneTimeQuestion) -> None:
         """Send a one-time question to an instance of its issuer."""
@@ -120,15 +129,32 @@ class ValidityTopics:
                         statement = unverified.verify()
                         with suppress(RefusedError, LimitError):
                             self._book.take(statement)
+            case (b"part", bytes(whole), number, of, bytes(data)):
+                written = self._join(issuer, whole, read_count(number, _PARTS), read_count(of, _PARTS), data)
+                if written:
+                    self._hear(issuer, (b"state", parse_canonical(written)))
             case _:
                 question = OneTimeQuestion.from_sexp(message)
                 if question.issuer == issuer and issuer in self._offered:
                     self._book.questioned(question)
 
+    def _join(self, issuer: Principal, whole: bytes, number: int, of: int, data: bytes) -> bytes:
+        """Return a statement when all of its parts have come, or nothing. Raises `MalformedError`."""
+        parts = self._parts.setdefault((issuer, whole), {})
+        parts[number] = data
+        if len(self._parts) > _AWAITED:
+            del self._parts[next(iter(self._parts))]
+        if not parts.keys() >= {*range(of)}:
+            return b""
+        del self._parts[issuer, whole]
+        written = b"".join(parts[place] for place in range(of))
+        if sha256(written).digest() != whole:
+            raise malformed("the parts of a validity statement do not belong together")
+        return written
+
     def _answer(self, issuer: Principal) -> None:
-        statements = [statement.to_sexp() for statement in self._book.held(issuer)]
-        for statement in statements:
-            self._send(issuer, (b"state", statement))
+        for statement in tuple(self._book.held(issuer)):
+            self._send_statement(issuer, statement)
         if not self._book.is_current(issuer):
             self._book.asked(issuer)
 
@@ -141,6 +167,15 @@ class ValidityTopics:
         of_type = TypeKey(issuer, VALIDITY_TOPIC)
         key = f"{_KEY}{issuer}"
         self._core.settle((Advertise(key, of_type, (), Filter()), Subscribe(key, of_type, Filter(), "")))
+
+    def _send_statement(self, issuer: Principal, statement: SignedValue[ValidityClaim]) -> None:
+        data = statement.to_bytes()
+        if len(data) <= _PART:
+            self._send(issuer, (b"state", statement.to_sexp()))
+            return
+        parts = [data[start : start + _PART] for start in range(0, len(data), _PART)]
+        for number, part in enumerate(parts):
+            self._send(issuer, (b"part", sha256(data).digest(), b"%d" % number, b"%d" % len(parts), part))
 
     def _send(self, issuer: Principal, message: SExp) -> None:
         values = MappingProxyType({str(AttributeId(issuer, VALIDITY_TOPIC, _UID)): transport(message).decode("ascii")})

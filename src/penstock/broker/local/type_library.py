@@ -53,10 +53,10 @@ class Library:
         """Verify all types again when they are needed: on-line tests have other results."""
         self._cache.forget()
 
-    def shows(self, certificates: frozenset[str]) -> bool:
-        """Say whether one of these certificates came with a type."""
+    def certificates(self) -> frozenset[str]:
+        """Return the certificates that came with types."""
         definitions = self._definitions.values()
-        return any(one.id in certificates for definition in definitions for one in definition.credentials.certificates)
+        return frozenset(one.id for definition in definitions for one in definition.credentials.certificates)
 
     def __len__(self) -> int:
         return len(self._definitions)

@@ -189,8 +189,9 @@ class Node:
             self.on_fabric = FabricNetwork(core, fabric, book, core.outbox)
             return self.on_fabric
 
-        self.policies = NodePolicies(core, keep or Forgetful(), policy_network)
-        self.validity = NodeValidity(core, links.post_now)
+        kept = keep or Forgetful()
+        self.policies = NodePolicies(core, kept, policy_network)
+        self.validity = NodeValidity(core, kept, links.post_now)
         self.neighbours = Neighbours(core, endpoint, links, self._gossip, self.validity.tree)
         self.keys = Keys(core, core.ring, managing)
         self._desk = KeyDesk(core, self.keys, self._is_operator)
@@ -219,6 +220,7 @@ class Node:
             self.core.library.add(unverified, now)
         self.core.show()
         self.policies.start()
+        self.validity.start()
         try:
             await self.keys.start()
             await self._open()
@@ -250,6 +252,7 @@ class Node:
         self.core.settle(self.core.local.tick(self.core.now())[0])
         self.core.refusals.flush(self.core.recorder, self.core.note)
         await self.policies.stop(self.settings.limits.link_goodbye / 1000)
+        await self.validity.stop(self.settings.limits.link_goodbye / 1000)
 
     def _send_last(self) -> None:
         """Seal the events that clients have published. Events that cannot be sealed are lost, and reported."""

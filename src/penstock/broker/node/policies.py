@@ -65,7 +65,7 @@ _Job: TypeAlias = tuple[Callable[[], None], Callable[[BaseException | None], Non
 
 
 class Keep(Protocol):
-    """Stores what must survive a restart about owners' policies."""
+    """Stores what must survive a restart: owners' policies, brokers, and issuers' validity statements."""
 
     def load(self) -> Iterable[bytes]:
         """Return all snapshots. Raises `FailedError`."""
@@ -78,6 +78,12 @@ class Keep(Protocol):
 
     def save_brokers(self, seen: bytes) -> None:
         """Replace the brokers that were seen. Raises `FailedError`."""
+
+    def load_statements(self) -> Iterable[bytes]:
+        """Return the validity statements of all issuers. Raises `FailedError`."""
+
+    def save_statements(self, issuer: Principal, snapshot: bytes) -> None:
+        """Replace an issuer's validity statements, or remove them (empty). Raises `FailedError`."""
 
 
 class Forgetful:
@@ -97,12 +103,29 @@ class Forgetful:
     def save_brokers(self, seen: bytes) -> None:
         """Do nothing."""
 
+    def load_statements(self) -> Iterable[bytes]:
+        """Return nothing."""
+        return ()
+
+    def save_statements(self, issuer: Principal, snapshot: bytes) -> None:
+        """Do nothing."""
+
 
 class SnapshotWriter:
-    """Writes snapshots in the background. `snapshot` returns an owner's current one."""
+    """Writes snapshots in the background by `save`. `snapshot` returns the current one of an owner or issuer.
 
-    def __init__(self, keep: Keep, snapshot: Callable[[Principal], bytes]) -> None:
-        self._keep = keep
+    With `instant`, saving takes no time and needs no thread.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[Principal, bytes], None],
+        snapshot: Callable[[Principal], bytes],
+        *,
+        instant: bool = False,
+    ) -> None:
+        self._save = save
+        self._instant = instant
         self._snapshot = snapshot
         #: the callers that wait, by owner, in the order in which owners are written
         self._waiting: dict[Principal, list[Told]] = {}
@@ -115,12 +138,16 @@ class SnapshotWriter:
     def save(self, owner: Principal, told: Told | None = None) -> None:
         """Store an owner's snapshot; the caller is notified once, when it is safe or has failed."""
         self._waiting.setdefault(owner, []).extend([] if told is None else [told])
-        if isinstance(self._keep, Forgetful):
+        if self._instant:
             self._go_on()
         elif not self._planned:
             # Requests of one turn of the loop are written together.
             self._planned = True
             asyncio.get_running_loop().call_soon(self._begin)
+
+    def __contains__(self, owner: Principal) -> bool:
+        """Return whether a snapshot waits to be written."""
+        return owner in self._waiting
 
     def _begin(self) -> None:
         self._planned = False
@@ -136,8 +163,8 @@ class SnapshotWriter:
         except TimeoutError:
             raise FailedError(
                 "file.unwritable",
-                "owners' policies were not written to the disk in time",
-                hint="check the disk; unacknowledged policy arrives again from the network",
+                "policy or validity statements were not written to the disk in time",
+                hint="check the disk; what was not acknowledged arrives again from the network",
             ) from None
 
     def _go_on(self) -> None:
@@ -149,7 +176,7 @@ class SnapshotWriter:
 
     def _write(self, owner: Principal, waiting: list[Told]) -> None:
         def work() -> None:
-            self._keep.save(owner, snapshot)
+            self._save(owner, snapshot)
 
         def done(error: BaseException | None) -> None:
             self._writing = False
@@ -160,7 +187,7 @@ class SnapshotWriter:
             self._idle.set()
 
         snapshot = self._snapshot(owner)
-        if isinstance(self._keep, Forgetful):
+        if self._instant:
             work()
             done(None)
         else:
@@ -191,7 +218,7 @@ def _work(jobs: "queue.SimpleQueue[_Job]", loop: asyncio.AbstractEventLoop) -> N
 
 
 def _unwritable(error: BaseException) -> FailedError:
-    return FailedError("file.unwritable", f"an owner's policy cannot be written to the disk: {type(error).__name__}")
+    return FailedError("file.unwritable", f"a snapshot cannot be written to the disk: {type(error).__name__}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -224,7 +251,9 @@ class NodePolicies:
         settings = core.settings
         self._core = core
         self._keep = keep
-        self._writer = SnapshotWriter(keep, lambda owner: self._keeper.snapshot(core.now(), owner))
+        self._writer = SnapshotWriter(
+            keep.save, lambda owner: self._keeper.snapshot(core.now(), owner), instant=isinstance(keep, Forgetful)
+        )
         self._network = network(self)
         self._keeper = PolicyKeeper(
             settings.key,

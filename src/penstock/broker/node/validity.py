@@ -17,20 +17,24 @@ from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import Send
 from penstock.broker.evolution.validity import ValidityNetwork, ValidityTree
 from penstock.broker.fabric.validity import ValidityTopics
-from penstock.broker.node.policies import Told
+from penstock.broker.node.policies import Forgetful, Keep, SnapshotWriter, Told
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
+from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
+from penstock.trust.policy_state import open_values, seal_values
 from penstock.trust.signed import SignedValue
-from penstock.trust.statement_book import OnlineState, StatementBook
+from penstock.trust.statement_book import AskedCertificates, StatementBook
 from penstock.trust.statements import (
     NONCE_BYTES,
     SUCCEEDING,
     VALIDITY_TOPIC,
+    Heartbeat,
+    OneTimeAnswer,
     OneTimeQuestion,
     OnlineKind,
     OnlineTerms,
@@ -46,17 +50,20 @@ AskInstance: TypeAlias = Callable[[bytes], None]
 class NodeValidity:
     """See the module. It is the `ValidityBook` of its network: a tree over links, or topics of a fabric."""
 
-    def __init__(self, core: Core, send: Send) -> None:
+    def __init__(self, core: Core, keep: Keep, send: Send) -> None:
         self._core = core
+        self._keep = keep
+        self._writer = SnapshotWriter(keep.save_statements, self._snapshot, instant=isinstance(keep, Forgetful))
+        #: the issuers of heartbeats that are not stored yet
+        self._unsaved: set[Principal] = set()
         self._random = core.settings.random
         self.book = StatementBook(core.principal)
         self.tree = ValidityTree(self, self._parent, monotonic, send, core.settings.limits)
         self._topics = ValidityTopics(core, self, monotonic)
         self._network: ValidityNetwork = self._topics if core.on_fabric else self.tree
-        #: the certificates that were asked about, by issuer, and their states then
-        self._seen: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
-        #: the issuers about which so many were asked that some are forgotten
-        self._crowded: set[Principal] = set()
+        #: the certificates that were asked about, and how many of them are too many
+        self._asked = AskedCertificates(self.book)
+        self._most = core.settings.limits.cache_entries
         self._followed: set[Principal] = set()
         #: the successors in each issuer's last statement of a kind
         self._successors: dict[tuple[Principal, bytes], Credentials] = {}
@@ -76,12 +83,12 @@ class NodeValidity:
     def check(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
         """Return for how long an on-line test holds: the node's `OnlineChecker`. Raises as `StatementBook.check`."""
         terms = OnlineTerms.of(test)
-        seen = self._seen.setdefault(terms.signer, {})
-        if len(seen) >= self._core.settings.limits.cache_entries:
-            seen.pop(next(iter(seen)))
-            self._crowded.add(terms.signer)
-        seen.pop((terms, certificate), None)
-        seen[terms, certificate] = self.book.status(terms, certificate, now).state
+        self._asked.ask(terms, certificate, now)
+        if len(self._asked) > self._most:
+            # Anybody can show certificates. Those in use are not forgotten, however many there are.
+            most = self._core.settings.limits.cache_entries
+            self._asked.forget(self._live(), most // 2)
+            self._most = max(most, 2 * len(self._asked))
         if terms.signer not in self._followed:
             asyncio.get_running_loop().call_soon(self._follow, terms.signer)
         return self.book.check(test, certificate, now)
@@ -141,15 +148,12 @@ class NodeValidity:
         now = self._core.now()
         self.book.purge(now)
         self._network.tick()
-        asks = any(terms.kind is OnlineKind.ONE_TIME for seen in self._seen.values() for terms, _ in seen)
-        live = self._live() if asks else frozenset()
-        for issuer, seen in list(self._seen.items()):
-            for terms, certificate in list(seen):
-                if terms.kind is OnlineKind.ONE_TIME and certificate not in live:
-                    del seen[terms, certificate]
-                else:
-                    self._ask(terms, certificate)
-            self._shift(issuer, told=False)
+        if self._asked.questions():
+            self._asked.forget_questions(self._live())
+            for terms, certificate in self._asked.questions():
+                self._ask(terms, certificate)
+        for issuer in self._asked.issuers():
+            self._shift(issuer)
 
     async def rest(self, pause: float) -> None:
         """Wait for so many seconds, but not beyond the beginning or end of a statement, even if it arrives later."""
@@ -166,30 +170,20 @@ class NodeValidity:
             return
 
     def _live(self) -> frozenset[str]:
-        """Return the certificates that sessions, other brokers and this broker use."""
+        """Return the certificates that sessions, other brokers, types and this broker use."""
         core = self._core
-        bags = (core.sources.credentials, *core.disclosed.values(), *core.local.shown())
-        return frozenset(one.id for bag in bags for one in bag if one.statement.validity.online)
+        away = map(core.roster.credentials, core.roster)
+        sources = (core.sources.credentials, core.sources.successors)
+        bags = (*sources, *core.disclosed.values(), *away, *core.local.shown())
+        shown = frozenset(one.id for bag in bags for one in bag if one.statement.validity.online)
+        return shown | core.library.certificates()
 
-    def _shift(self, issuer: Principal, *, told: bool = True) -> bool:
-        """Decide everything again if the state of a certificate has changed that was asked about.
-
-        `told` says that it may be because of a statement that has arrived, and not of the time alone.
-        """
-        now, seen = self._core.now(), self._seen.get(issuer, {})
-        if told and issuer in self._crowded:
-            # Anybody can show certificates until one is forgotten that others depend on: those in use are asked again.
-            self._crowded.discard(issuer)
-            seen.clear()
-            self._core.online_changed(None)
-            return True
-        states = {one: self.book.status(*one, now).state for one in seen}
-        if states == seen:
-            return False
-        changed = frozenset(one[1] for one in seen if states[one] is not seen[one])
-        seen.update(states)
-        self._core.online_changed(changed)
-        return True
+    def _shift(self, issuer: Principal) -> bool:
+        """Decide again what depends on certificates whose state has changed since they were asked about."""
+        changed = self._asked.changed(issuer, self._core.now())
+        if changed:
+            self._core.online_changed(changed)
+        return bool(changed)
 
     def _serves_brokers(self, issuer: Principal) -> bool:
         """Return whether the rights of brokers depend on an issuer's statements."""
@@ -217,9 +211,7 @@ class NodeValidity:
                 f"no certificate here needs statements of {issuer.short}",
                 hint="show the certificate first, or connect as the issuer",
             )
-        self._publish(unverified.verify())
-        if told is not None:
-            told(None)
+        self._publish(unverified.verify(), told)
 
     def _take_brought(self, bag: Credentials, statements: Sequence[bytes]) -> None:
         """Take the statements of a hello that its certificates need. Those that do not count are ignored."""
@@ -231,9 +223,14 @@ class NodeValidity:
                     self._follow(unverified.value.issuer)
                     self._publish(unverified.verify())
 
-    def _publish(self, statement: SignedValue[ValidityClaim]) -> None:
-        if statement.value.HEAD == _ONE_TIME or self.take(statement):
+    def _publish(self, statement: SignedValue[ValidityClaim], told: Told | None = None) -> None:
+        if isinstance(statement.value, OneTimeAnswer) or self.take(statement):
             self._network.publish(statement)
+        if told is not None:
+            if statement.value.issuer in self._writer:
+                self._writer.save(statement.value.issuer, told)
+            else:
+                told(None)
 
     def serve(self, issuer: Principal, session: str, ask: AskInstance) -> None:
         """Let a client answer for itself as an issuer: it gets one-time questions, and requests for statements."""
@@ -256,8 +253,7 @@ class NodeValidity:
     def is_current(self, issuer: Principal) -> bool:
         """Return whether one of the issuer's statements counts now, and nothing is missing that was asked about."""
         now = self._core.now()
-        asked = (one for one in self._seen.get(issuer, ()) if one[0].kind is not OnlineKind.ONE_TIME)
-        return self.book.is_current(issuer, now) and not any(self.book.status(*one, now).missing for one in asked)
+        return self.book.is_current(issuer, now) and not self._asked.misses(issuer, now)
 
     def take(self, statement: SignedValue[ValidityClaim]) -> bool:
         """Take a verified statement; return whether it is new. Raises as `StatementBook.take`."""
@@ -267,6 +263,7 @@ class NodeValidity:
             self._news.set()
             self._turns_changed.set()
             self._core.counts["statements"] += 1
+            self._store(statement.value)
             if not self._shift(statement.value.issuer) and self._serves_brokers(statement.value.issuer):
                 # Key managers write down until when brokers have rights, and evict them then.
                 self._core.trust_changed()
@@ -307,6 +304,49 @@ class NodeValidity:
         self._unknown.add(issuer)
         self._news.set()
 
+    # Storage.
+
+    def start(self) -> None:
+        """Go on with the stored statements. Raises what the keep raises, and as `StatementBook.restore`."""
+        core, now = self._core, self._core.now()
+        for data in self._keep.load_statements():
+            issuer, values = open_values(data, core.principal)
+            statements = self.book.restore(values, now)
+            if self.book.is_over(issuer, now - _FORGOTTEN):
+                self.book.forget(issuer)
+                self._keep.save_statements(issuer, b"")
+                continue
+            for statement in statements:
+                self._succeed(statement.value)
+
+    async def stop(self, patience: float) -> None:
+        """Store the last heartbeats; report it to operators if that takes longer than `patience` seconds."""
+        for issuer in list(self._unsaved):
+            self._writer.save(issuer, self._saved)
+        try:
+            await self._writer.finish(patience)
+        except PenstockError as error:
+            self._core.note(error)
+
+    def _store(self, value: ValidityClaim) -> None:
+        """Store an issuer's statements, so that older ones cannot replace them after a restart.
+
+        A heartbeat is stored when the broker stops, or with other statements: an older one ends no later, and does not
+        revive what a stored revocation lists. One-time answers are not stored.
+        """
+        if isinstance(value, Heartbeat):
+            self._unsaved.add(value.issuer)
+        elif not isinstance(value, OneTimeAnswer):
+            self._writer.save(value.issuer, self._saved)
+
+    def _saved(self, error: PenstockError | None) -> None:
+        if error is not None:
+            self._core.note(error)
+
+    def _snapshot(self, issuer: Principal) -> bytes:
+        self._unsaved.discard(issuer)
+        return seal_values(issuer, self.book.remember(issuer), in_utc(self._core.now()), self._core.settings.key)
+
     # Status.
 
     def status(self) -> dict[str, Wire]:
@@ -322,6 +362,7 @@ class NodeValidity:
         }
 
 
-_ONE_TIME: Final = b"one-time"
 #: seconds of a rest at least, if nothing arrives
 _BRIEF: Final = 0.01
+#: statements that have ended for longer than this are not restored: until then the clock may be wrong
+_FORGOTTEN: Final = timedelta(days=1)

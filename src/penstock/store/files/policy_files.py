@@ -28,7 +28,7 @@ from penstock.trust.signed import SignedValue, read_count, read_signed
 # ----------------------------------------------------------------------------------------------------------------------
 # A node's knowledge of owners' policies: a folder with a file for each owner, replaced atomically.
 #
-# Another file lists the brokers that the node has seen and waits for.
+# Another file lists the brokers that the node has seen and waits for. Issuers of validity statements have files too.
 
 
 _BROKERS: Final = "brokers.seen"
@@ -42,15 +42,36 @@ class PolicyFolder:
 
     def load(self) -> Iterator[bytes]:
         """Yield all snapshots. Raises `FailedError` (`file.unreadable`)."""
-        for file in sorted(self.path.glob("*.policy")):
+        yield from self._load("policy")
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        """Replace an owner's snapshot. Raises `FailedError` (`file.unwritable`)."""
+        replace_file(self._file(owner, "policy"), snapshot)
+
+    def load_statements(self) -> Iterator[bytes]:
+        """Yield the validity statements of all issuers. Raises `FailedError` (`file.unreadable`)."""
+        yield from self._load("statements")
+
+    def save_statements(self, issuer: Principal, snapshot: bytes) -> None:
+        """Replace an issuer's validity statements, or remove them (empty). Raises `FailedError` (`file.unwritable`)."""
+        file = self._file(issuer, "statements")
+        if snapshot:
+            replace_file(file, snapshot)
+            return
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise FailedError("file.unwritable", f"`{file}` cannot be removed: {reason(error)}") from error
+
+    def _load(self, kind: str) -> Iterator[bytes]:
+        for file in sorted(self.path.glob(f"*.{kind}")):
             try:
                 yield file.read_bytes()
             except OSError as error:
                 raise FailedError("file.unreadable", f"`{file}` cannot be read: {error.strerror}") from error
 
-    def save(self, owner: Principal, snapshot: bytes) -> None:
-        """Replace an owner's snapshot. Raises `FailedError` (`file.unwritable`)."""
-        replace_file(self.path / f"{str(owner).replace(':', '-')}.policy", snapshot)
+    def _file(self, about: Principal, kind: str) -> Path:
+        return self.path / f"{str(about).replace(':', '-')}.{kind}"
 
     def load_brokers(self) -> bytes:
         """Return the brokers that the node has seen. Raises `FailedError` (`file.unreadable`)."""
