@@ -70,6 +70,7 @@ def state(kept: StatementBook, terms: OnlineTerms, seconds: float, certificate: 
     return str(status.state), status.code
 
 
+ENDS = (OnlineState.VALID, OnlineState.REVOKED)
 VALID = ("valid", "")
 REVOKED = ("revoked", "cert.revoked")
 UNKNOWN = ("unknown", "statement.unknown")
@@ -506,6 +507,7 @@ def test_certificates_have_changed_if_their_states_have(
     steps: list[tuple[int, SignedValue[ValidityClaim]] | int] = [*timed, *active, *range(6)]
     kept, moment = book(), 0
     asked, naive_states = AskedCertificates(kept), dict[tuple[OnlineTerms, str], OnlineState]()
+    revoked: set[str] = set()
     ways = [
         (terms, one)
         for terms in (CRL, REVAL, ACTIVE, replace(ACTIVE, pause=3 * SECOND), ONCE)
@@ -516,7 +518,10 @@ def test_certificates_have_changed_if_their_states_have(
         if isinstance(step, int):
             terms, one = ways[step % len(ways)]
             asked.ask(terms, one, at(moment))
-            naive_states[terms, one] = kept.status(terms, one, at(moment)).state
+            state = kept.status(terms, one, at(moment)).state
+            if (naive_states.get((terms, one)), state) == ENDS:
+                revoked.add(one)
+            naive_states[terms, one] = state
             continue
         moment += step[0]
         taken(kept, step[1], at(moment))
@@ -528,6 +533,8 @@ def test_certificates_have_changed_if_their_states_have(
             now = {way: kept.status(*way, at(moment)).state for way in naive_states}
             changed = frozenset(way[1] for way in now if now[way] is not naive_states[way])
             assert asked.changed(who(ISSUER), at(moment)) == changed
+            revoked |= {one for (terms, one) in now if (naive_states[terms, one], now[terms, one]) == ENDS}
+            assert {one for _, one in asked.revoked} == revoked
             assert len(asked) == len(now)
             naive_states = now
 
@@ -550,7 +557,7 @@ def test_a_statement_costs_what_it_changes_and_not_what_was_asked_about() -> Non
 
     def shifted() -> set[str]:
         now = kept.outlook(ACTIVE, at(1))
-        return group.shift(Counting(now.others, now.listed, now.about_listed))
+        return {*group.shift(Counting(now.others, now.listed, now.about_listed))}
 
     kept.take(author.heartbeat(at(1), 60 * SECOND), at(1))
     assert (shifted(), looked_at) == (set(), 0)

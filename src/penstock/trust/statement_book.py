@@ -51,6 +51,10 @@ _INSTANT: Final = timedelta(microseconds=1)
 ANSWER_TIME: Final = timedelta(seconds=30)
 
 
+RevokingStatement: TypeAlias = ActiveRevocation | OneTimeAnswer | TimedStatement
+"""The kinds of statements that can revoke a certificate."""
+
+
 class OnlineState(StrEnum):
     """What statements say about a certificate."""
 
@@ -309,6 +313,19 @@ class StatementBook:
         """Forget an issuer whose statements have ended."""
         self._issuers.pop(issuer, None)
 
+    def revoked_by(self, issuer: Principal, certificate: str, now: datetime) -> SignedValue[RevokingStatement] | None:
+        """Return the statement that revokes a certificate now."""
+        known = self._issuers.get(issuer, _Issuer())
+        revoked, answer = known.active.revoked, known.answers.get(certificate)
+        if revoked is not None and certificate in revoked.value.certificates:
+            return revoked
+        if answer is not None and answer.answer.value.revoked:
+            return answer.answer
+        for held in (known.timed.get(OnlineKind.CRL) or _Timed()).windows:
+            if held.value.not_before <= now <= held.value.not_after and certificate in held.value.certificates:
+                return held
+        return None
+
     def statements(self, issuer: Principal) -> Iterator[SignedValue[ValidityClaim]]:
         """Yield an issuer's statements that others can use: all except one-time answers."""
         known = self._issuers.get(issuer)
@@ -552,15 +569,20 @@ class _Group:
     certificates: set[str] = field(default_factory=set)
     strays: dict[str, OnlineState] = field(default_factory=dict)
 
-    def shift(self, outlook: Outlook) -> set[str]:
-        """Compare with another outlook, and return the certificates whose states have changed."""
+    def state(self, certificate: str) -> OnlineState:
+        """Return the last known state of a certificate."""
+        return self.strays.get(certificate) or self.outlook.status(certificate).state
+
+    def shift(self, outlook: Outlook) -> dict[str, OnlineState]:
+        """Compare with another outlook, and return the certificates whose states have changed, with those before."""
         before, strays = self.outlook, self.strays
         self.outlook, self.strays = outlook, {}
         same = before.others.state is outlook.others.state and before.about_listed.state is outlook.about_listed.state
         if same and before.listed is outlook.listed and not strays:
-            return set()
+            return {}
         found = (before.listed ^ outlook.listed) & self.certificates | strays.keys() if same else self.certificates
-        return {one for one in found if (strays.get(one) or before.status(one).state) is not outlook.status(one).state}
+        states = {one: strays.get(one) or before.status(one).state for one in found}
+        return {one: state for one, state in states.items() if state is not outlook.status(one).state}
 
 
 class AskedCertificates:
@@ -577,6 +599,8 @@ class AskedCertificates:
         self._once: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
         #: all of them, those that were asked about last at the end
         self._order: dict[tuple[OnlineTerms, str], None] = {}
+        #: certificates that were valid and are revoked now, and who says so, until somebody has recorded that
+        self.revoked: dict[tuple[Principal, str], None] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -587,24 +611,36 @@ class AskedCertificates:
         self._order[terms, certificate] = None
         if terms.kind is OnlineKind.ONE_TIME:
             state = self._book.status(terms, certificate, now).state
-            self._once.setdefault(terms.signer, {})[terms, certificate] = state
+            states = self._once.setdefault(terms.signer, {})
+            self._note(terms, certificate, states.get((terms, certificate)), state)
+            states[terms, certificate] = state
             return
         outlook = self._book.outlook(terms, now)
         group = self._groups.setdefault(terms.signer, {}).setdefault(terms, _Group(outlook))
+        state = outlook.status(certificate).state
+        if certificate in group.certificates:
+            self._note(terms, certificate, group.state(certificate), state)
         group.certificates.add(certificate)
         group.strays.pop(certificate, None)
-        state = outlook.status(certificate).state
         if state is not group.outlook.status(certificate).state:
             group.strays[certificate] = state
+
+    def _note(self, terms: OnlineTerms, certificate: str, before: OnlineState | None, state: OnlineState) -> None:
+        if before is OnlineState.VALID and state is OnlineState.REVOKED:
+            self.revoked[terms.signer, certificate] = None
 
     def changed(self, issuer: Principal, now: datetime) -> frozenset[str]:
         """Return the certificates whose states have changed since this was called, or they were asked about."""
         found: set[str] = set()
         for terms, group in self._groups.get(issuer, {}).items():
-            found |= group.shift(self._book.outlook(terms, now))
+            changed = group.shift(self._book.outlook(terms, now))
+            found |= changed.keys()
+            for certificate, before in changed.items():
+                self._note(terms, certificate, before, group.state(certificate))
         states = self._once.get(issuer, {})
         for one, before in states.items():
             states[one] = self._book.status(*one, now).state
+            self._note(*one, before, states[one])
             if states[one] is not before:
                 found.add(one[1])
         return frozenset(found)

@@ -503,6 +503,28 @@ def test_a_revocation_costs_decisions_about_those_who_show_the_certificate_alone
     run(test())
 
 
+def test_revocations_are_recorded_with_the_time_that_they_took() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        async with timed(clock) as node, client(node, ACS) as acs, client(node, PDA, CRL, ACTIVE) as reader:
+            await acs.evolve(author.heartbeat(clock(), HOUR).to_bytes())
+            await subscribed(reader)
+            order = author.revoke(clock(), [ACTIVE.id])
+            await acs.evolve(order.to_bytes())
+            [record] = node.revocations
+            assert (record.owner, record.because, record.ordered) == (ACS.principal, (ACTIVE.id,), order.value.time)
+            assert record.revocation.endswith(order.digest.hex())
+            for revoked in ([], [CRL.id]):
+                await acs.evolve(author.revocation_list(clock(), HOUR, revoked).to_bytes())
+            await until(lambda: parts(node) == 1)
+            assert len(node.revocations) == 1, "nothing is revoked by the first list"
+            clock.ahead += HOUR
+            await until(lambda: len(node.revocations) == 2)
+            assert node.revocations[1].because == (CRL.id,)
+
+    run(test())
+
+
 def test_a_certificate_of_the_broker_itself_concerns_everybody() -> None:
     async def test() -> None:
         author = StatementAuthor(ACS)

@@ -28,7 +28,7 @@ from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_state import open_values, seal_values
 from penstock.trust.signed import SignedValue
-from penstock.trust.statement_book import AskedCertificates, StatementBook
+from penstock.trust.statement_book import AskedCertificates, RevokingStatement, StatementBook
 from penstock.trust.statements import (
     NONCE_BYTES,
     SUCCEEDING,
@@ -38,6 +38,7 @@ from penstock.trust.statements import (
     OneTimeQuestion,
     OnlineKind,
     OnlineTerms,
+    TimedStatement,
     ValidityClaim,
     read_validity_statement,
 )
@@ -183,7 +184,21 @@ class NodeValidity:
         changed = self._asked.changed(issuer, self._core.now())
         if changed:
             self._core.online_changed(changed)
+        self._record_revoked()
         return bool(changed)
+
+    def _record_revoked(self) -> None:
+        """Record revocations that are carried out now, each order separately. Raises what recording raises."""
+        orders: dict[bytes, tuple[RevokingStatement, set[str]]] = {}
+        for issuer, certificate in self._asked.revoked:
+            statement = self.book.revoked_by(issuer, certificate, self._core.now())
+            if statement is not None:
+                orders.setdefault(statement.digest, (statement.value, set()))[1].add(certificate)
+        for digest, (value, certificates) in orders.items():
+            ordered = value.not_before if isinstance(value, TimedStatement) else value.time
+            order = f"{value.issuer}/{digest.hex()}"
+            self._core.recorder.revoked(value.issuer, order, tuple(sorted(certificates)), ordered)
+        self._asked.revoked.clear()
 
     def _serves_brokers(self, issuer: Principal) -> bool:
         """Return whether the rights of brokers depend on an issuer's statements."""
