@@ -64,6 +64,12 @@ def missing(promised: list[str], printed: str) -> list[str]:
     return [text for text in texts if not any(re.fullmatch(_pattern(text), line.rstrip()) for line in lines)]
 
 
+def is_whole(promised: list[str], printed: str) -> bool:
+    """Return whether the promised lines are all that was printed, in order; a line `…` stands for any lines."""
+    pattern = "".join(r"(?:.*\n)*" if line.strip() == "…" else f"{_pattern(line.rstrip())}\n" for line in promised)
+    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.splitlines())) is not None
+
+
 def _pattern(text: str) -> str:
     """Return the lines that a promised line stands for, as a regular expression."""
     times = [re.escape(part) for part in re.split(_TIME, text)]
@@ -77,6 +83,8 @@ class _Terminal:
     command: str
     program: subprocess.Popen[bytes]
     output: "tempfile._TemporaryFileWrapper[bytes]"
+    #: all that the page has shown of it
+    shown: list[str] = field(default_factory=list)
 
     def printed(self) -> str:
         return Path(self.output.name).read_text(encoding="utf-8")
@@ -84,10 +92,11 @@ class _Terminal:
 
 @dataclass
 class Session:
-    """One reader's terminals on one page."""
+    """One reader's terminals on one page. On a `whole` page no line of the output is left out."""
 
     folder: Path
     environment: dict[str, str]
+    whole: bool = False
     _terminals: dict[str, _Terminal] = field(default_factory=dict)
 
     def follow(self, page: str) -> None:
@@ -158,6 +167,8 @@ class Session:
             assert done.returncode == expected, f"{step.command}\nended with {done.returncode}:\n{printed}"
             lost = missing(step.promised, printed)
             assert not lost, f"{step.command}\ndid not print {lost} but:\n{printed}"
+            whole = not self.whole or is_whole(step.promised, printed)
+            assert whole, f"{step.command}\nprinted more, or in another order:\n{printed}"
             self.folder = Path(kept.get("PWD", self.folder))
             self.environment = {**kept, "OLDPWD": ""}
 
@@ -176,11 +187,19 @@ class Session:
             )
             self._terminals[name] = _Terminal(step.command, program, output)
         terminal = self._terminals[name]
+        terminal.shown += step.promised
         deadline = time.monotonic() + PATIENCE
-        while lost := missing(step.promised, terminal.printed()):
+        while lost := self._lost(terminal, step):
             late = time.monotonic() > deadline or terminal.program.poll() not in {None, 0}
             assert not late, f"{terminal.command}\ndid not print {lost} but:\n{terminal.printed()}"
             time.sleep(0.02)
+
+    def _lost(self, terminal: _Terminal, step: Step) -> list[str]:
+        printed = terminal.printed()
+        # Several programs can print into a terminal, in any order, if it goes on with `…`.
+        if self.whole and step.promised[-1].strip() != "…":
+            return [] if is_whole(terminal.shown, printed) else terminal.shown
+        return missing(step.promised, printed)
 
     def _signal(self, number: signal.Signals, name: str) -> None:
         self._terminals[name].program.send_signal(number)

@@ -75,9 +75,9 @@ def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> No
 
 
 def test_the_readme_shows_what_happens(tmp_path: Path, programs: Path) -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8").replace("$ pip install .", "$ penstock --version")
+    page = (ROOT / "README.md").read_text(encoding="utf-8").replace("$ pip install .", "$ penstock --version\n…")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    Session(tmp_path, environment(programs, tmp_path)).follow(page)
+    Session(tmp_path, environment(programs, tmp_path), whole=True).follow(page)
 
 
 def environment(programs: Path, home: Path) -> dict[str, str]:

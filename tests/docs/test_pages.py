@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import Session, missing, steps
+from tests.docs.pages import Session, is_whole, missing, steps
 
 
 def test_a_block_is_its_commands_with_their_output() -> None:
@@ -25,6 +25,18 @@ def test_a_time_stands_for_any_time() -> None:
     shown = "2026-11-17T21:23:01.750Z  -  1.5"
     assert missing([shown], "2027-01-02T03:04:05.678Z  -  1.5\n") == []
     assert missing([shown], "2027-01-02T03:04:05.678Z  -  2.5\nnever  -  1.5\n") == [shown]
+
+
+def test_a_whole_page_leaves_nothing_out(tmp_path: Path) -> None:
+    assert is_whole(["a", "…", "c …"], "a \nb\nb\nc d\n")
+    assert not is_whole(["a"], "a\nb\n")
+    assert not is_whole(["b", "a"], "a\nb\n")
+    assert is_whole([], "")
+    for shown, later in (("one\ntwo", "three"), ("one\n…", "three")):
+        page = f"<!-- test: terminal t -->\n```console\n$ printf 'one\\ntwo\\nthree\\n'\n{shown}\n{later}\n```\n"
+        Session(tmp_path, dict(os.environ), whole=True).follow(page)
+    with pytest.raises(AssertionError, match="printed more"):
+        Session(tmp_path, dict(os.environ), whole=True).follow("```console\n$ printf 'one\\ntwo\\n'\none\n```\n")
 
 
 def follow(folder: Path, page: str) -> None:

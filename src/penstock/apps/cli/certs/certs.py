@@ -578,8 +578,12 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
             with within(file):
                 if not options.grant_again:
                     _check_not_revoked(due, check, wording, f"to give the right back, {advice.give_back}")
+                # A certificate with the same words is the same certificate, and a revocation cannot be undone. If it
+                # was issued within this second, the new one ends a second later, unless its end was chosen.
                 made = {one.id: renewed_certificate(one, key, validity) for one in due}
-                # A certificate with the same words is the same certificate, and a revocation cannot be undone.
+                if any(check.of(one.id, one.statement) for one in made.values()):
+                    later = options.lifetime.validity(now + timedelta(seconds=1))
+                    made = {one.id: renewed_certificate(one, key, later) for one in due}
                 _check_not_revoked(made.values(), check, wording, "choose another lifetime, so that it is a new one")
             kept = (made.get(one.id, one) for one in bag.certificates)
             renewed.append((file, Credentials.of(*kept, quorums=bag.quorums)))

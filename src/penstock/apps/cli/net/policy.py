@@ -472,12 +472,12 @@ def _answer(desk: OwnerSigner, done: Signed, awaited: Awaited | None, *, dry_run
 
     def shown() -> Iterator[Shown]:
         if done.again:
-            yield f"handed in again: policy events {', '.join(map(str, done.again))}"
+            yield f"sent to the broker again: policy events {', '.join(map(str, done.again))}"
         if not done.events:
             yield "nothing to sign: it is so already"
         else:
             yield events_table(done.events, desk.wording())
-            signed = f"signed into {desk.file.path}, and handed in"
+            signed = f"signed into {desk.file.path}, and sent to the broker"
             yield "nothing was signed, this is a rehearsal" if dry_run else signed
         if awaited is not None:
             yield from awaited.show(desk.names)
@@ -762,7 +762,7 @@ class _Stamper:
             await client.evolve(signed.to_bytes())
         value = signed.value
         facts = {"time": value_text(value.time), "until": value_text(value.until), "number": value.number}
-        again = f", handed in again: {', '.join(map(str, done.again))}" if done.again else ""
+        again = f", sent to the broker again: {', '.join(map(str, done.again))}" if done.again else ""
         self._log(
             {**facts, "again": done.again},
             f"{facts['time']} policy event {value.number} is the last one, good until {facts['until']}{again}",
