@@ -37,7 +37,7 @@ from penstock.apps.cli.shared.events import EventDraft, Rows, Unreadable, cloud_
 from penstock.apps.cli.shared.files import STDIN
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration
-from penstock.apps.cli.shared.session import EXPLAINED, Warned, say, speak, warn
+from penstock.apps.cli.shared.session import EXPLAINED, Warned, aside, say, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show, showing
 from penstock.broker.client.client import Client, Feed, RightNotice, Subscription, TypeSource
 from penstock.codec.limits import FRAME_BYTES
@@ -233,7 +233,7 @@ def _shown(tally: PublishTally, names: NameBook) -> Iterator[Shown]:
         warn(Warned("pub.unwanted", f"nobody subscribes to events of {of} now"))
     for problem in tally.problems:
         text = speak(f"event {problem['event']}: {problem['message']} [{problem['code']}]", names.spoken())
-        click.echo(printable(text), err=True)
+        aside(printable(text))
 
 
 async def _publish(call: Call, options: _Pub, tally: PublishTally, stop: asyncio.Event) -> None:
@@ -364,13 +364,13 @@ def sub(options: _Sub) -> None:
         async with call.client() as client:
             await client.watch_rights(printer.right)
             held = await client.subscribe(source, options.selector)
-            click.echo(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"), err=True)
+            aside(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"))
             if options.ask:
                 found = await held.restrictions()
                 printer.restrictions(found)
                 if found.get("missing"):
                     lacked = LackedRight(client.principal, Right.SUBSCRIBE, held.type.name)
-                    click.echo(printable(f"hint: {lacked.hint(explained.command(lacked))}"), err=True)
+                    aside(printable(f"hint: {lacked.hint(explained.command(lacked))}"))
             return await _print(held, printer, options.count, options.timeout, stop)
 
     found = talk(subscribe)
@@ -446,14 +446,14 @@ class _Printer:
         if self._json:
             told = {"change": str(notice.change), "time": now, "type": str(notice.request.type.name)}
             more = {"error": None if refusal is None else refusal.as_dict(), "detail": notice.detail}
-            click.echo(json.dumps({"right": told | more}, default=plain), err=True)
+            aside(json.dumps({"right": told | more}, default=plain))
             return
         mark = "✓" if refusal is None else "✗"
         why = "" if refusal is None or not refusal.hint else f": {refusal.hint}"
         shown = "" if notice.detail is None or refusal is not None else f": {_granted(notice.detail)}"
         at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         text = f"{mark} {at} {notice}{why}{shown}"
-        click.echo(printable(speak(text, self._call.names.spoken())), err=True)
+        aside(printable(speak(text, self._call.names.spoken())))
 
 
 def _granted(detail: Mapping[str, Wire]) -> str:

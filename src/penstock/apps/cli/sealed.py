@@ -38,7 +38,7 @@ from penstock.apps.cli.shared.options import (
     passphrase,
     passphrase_option,
 )
-from penstock.apps.cli.shared.session import CommandSession, Verbs, say
+from penstock.apps.cli.shared.session import CommandSession, Verbs, aside, say
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.codec.blocks import Block, Level, read_header
 from penstock.codec.limits import BLOCK_ROWS, FRAME_BYTES
@@ -307,7 +307,7 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer | None:
             done.blocks += 1
     if destination.out is None:
         # Standard output has the blocks, and must have nothing else.
-        click.echo(done.text(), err=True)
+        aside(done.text())
         return None
     return CommandAnswer(done.as_dict() | destination.as_dict(), [done.text(), destination.line()])
 
@@ -449,7 +449,7 @@ def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
     if destination.out is None:
         # The events are on standard output.
         for line in lines:
-            click.echo(printable(line), err=True)
+            aside(printable(line))
         if (error := opening.error()) is not None:
             raise error
         return None

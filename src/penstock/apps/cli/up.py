@@ -5,7 +5,6 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +24,7 @@ from penstock.apps.cli.shared.commands import (
 )
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.options import open_key, passphrase_option
-from penstock.apps.cli.shared.session import CommandSession, Warned, say, warn
+from penstock.apps.cli.shared.session import CommandSession, Warned, aside, say, warn
 from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.apps.node.config import EXAMPLE, NODE_FILE, FabricKind, Stamps
 from penstock.apps.node.load import LoadedNode, load_node
@@ -86,7 +85,7 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
     if options.check:
         return _checked(loaded, key, managed, warnings)
     log = Log(
-        _log_line,
+        aside,
         lambda: datetime.now(UTC),
         as_json=as_json,
         quiet=options.quiet,
@@ -107,12 +106,6 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
             error.hint = f"use it, or stop it first; `penstock doctor {quote(options.file)}` says how it is"
         raise
     return None
-
-
-def _log_line(line: str) -> None:
-    # The reader of the log may be gone; this must not disturb the broker.
-    with suppress(OSError):
-        click.echo(line, err=True)
 
 
 _MISSING: Final = {Right.CONNECT: "node.no-connect", Right.BROKER: "node.no-broker"}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from penstock.apps.cli.shared.commands import (
 )
 from penstock.apps.cli.shared.files import read_sexp, within
 from penstock.apps.cli.shared.options import open_key, passphrase_option
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, aside
 from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.apps.http.service import tls_context
 from penstock.authority.domain.distribution import CAPABILITY_PREFIX, CapabilityPush
@@ -199,6 +199,4 @@ def _problem(error: PenstockError) -> None:
 
 
 def _note(line: str) -> None:
-    # The reader of the log may be gone; this must not disturb the service.
-    with suppress(OSError):
-        click.echo(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}", err=True)
+    aside(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")

@@ -5,7 +5,6 @@ import ipaddress
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from penstock.apps.cli.shared.commands import (
 )
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import AtOption, Duration
-from penstock.apps.cli.shared.session import CommandSession, Verbs
+from penstock.apps.cli.shared.session import CommandSession, Verbs, aside
 from penstock.apps.cli.shared.terminal import show
 from penstock.apps.http.bundles import load
 from penstock.apps.http.journal import Journal
@@ -164,9 +163,7 @@ def serve(options: _Serve) -> None:
 
 
 def _note(line: str) -> None:
-    # The reader of the log may be gone; this must not disturb the service.
-    with suppress(OSError):
-        click.echo(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}", err=True)
+    aside(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")
 
 
 def _address(text: str) -> tuple[str, int]:

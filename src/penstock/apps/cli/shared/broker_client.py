@@ -1,7 +1,9 @@
 """Options and functions of commands that talk to a broker: its address, the identity, and the credentials."""
 
 import asyncio
+import select
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from shlex import quote
@@ -212,15 +214,41 @@ class Call:
 
 
 def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
-    """Run a conversation with a broker. Its event is set when the command is stopped (SIGINT, SIGTERM)."""
+    """Run a conversation with a broker. Its event is set when the command is stopped (SIGINT, SIGTERM).
+
+    It is also stopped when the reader of standard output is gone. Raises `BrokenPipeError` then, and what the
+    conversation raises.
+    """
 
     async def run() -> T:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        return await conversation(stop)
+        unread: list[BrokenPipeError] = []
+
+        def failed(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+            # What a client's callback prints fails there, and not where the conversation waits.
+            error = context.get("exception")
+            if isinstance(error, BrokenPipeError) and _is_unread():
+                unread.append(error)
+                stop.set()
+            else:
+                loop.default_exception_handler(context)
+
+        loop.set_exception_handler(failed)
+        found = await conversation(stop)
+        if unread:
+            raise unread[0]
+        return found
 
     return asyncio.run(run())
+
+
+def _is_unread() -> bool:
+    """Return whether the reader of standard output is gone."""
+    watched = select.poll()
+    watched.register(sys.stdout, 0)
+    return bool(watched.poll(0))
 
 
 async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:

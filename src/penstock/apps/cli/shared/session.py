@@ -5,10 +5,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 import click
 
@@ -51,10 +52,20 @@ def say(text: str = "") -> None:
     click.echo(printable(text))
 
 
+def aside(text: str) -> None:
+    """Print text on standard error. If its reader is gone, or it cannot be written, drop it: the command goes on."""
+    try:
+        click.echo(text, err=True)
+    except BrokenPipeError:
+        _discard(sys.stderr)
+    except OSError:
+        pass
+
+
 def warn(*warnings: Warned) -> None:
     """Print warnings on standard error."""
     for warning in warnings:
-        click.echo(printable(f"warning: {warning.message} [{warning.code}]"), err=True)
+        aside(printable(f"warning: {warning.message} [{warning.code}]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str], wa
         if isinstance(error, SelectorError):
             data["pointer"] = error.pointer()
         beside = {"warnings": [one.as_dict() for one in warnings]} if warnings else {}
-        click.echo(json.dumps({"error": data, **beside}, indent=2), err=True)
+        aside(json.dumps({"error": data, **beside}, indent=2))
         return
     lines = [f"error: {error}"]
     if isinstance(error, SelectorError) and error.text:
@@ -102,7 +113,7 @@ def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str], wa
     if error.hint:
         lines.append(f"hint: {error.hint}")
     for line in lines:
-        click.echo(printable(speak(line, spoken)), err=True)
+        aside(printable(speak(line, spoken)))
 
 
 def wants_json(arguments: list[str]) -> bool:
@@ -238,14 +249,14 @@ class Root(Nouns):
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except BrokenPipeError:
-            _quiet_stdout()
+            _discard(sys.stdout)
             sys.exit(FAILED)
         except (PenstockError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
             problem = _as_penstock_error(error)
             if EXPLAINED in meta:
                 meta[EXPLAINED].complete(problem)
             if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
-                click.echo(f"{error.message}\n", err=True)
+                aside(f"{error.message}\n")
             report(problem, as_json=as_json, spoken=meta.get(SPOKEN, {}), warnings=old.warnings)
             sys.exit(problem.exit_status)
         sys.exit(0)
@@ -290,13 +301,12 @@ def _suggestion(error: click.UsageError) -> str:
     return error.suggestion if isinstance(error, BadChoice) else ""
 
 
-def _quiet_stdout() -> None:
-    """Discard buffered output: its reader is gone."""
-    try:
+def _discard(stream: TextIO) -> None:
+    """Discard what a stream has buffered, and whatever follows: its reader is gone."""
+    with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class Verbs(_Commands):
