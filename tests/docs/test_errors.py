@@ -12,6 +12,7 @@ BUILT = {"cert.expired", "cert.not-yet-valid"}
 #: files, keys of a mapping file that look like codes, and attributes of attributes
 NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
 NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
+NOT_CODES |= {"subject.id", "subject.type"}
 
 
 @cache

@@ -1,6 +1,7 @@
 """What people run: the command line, the broker process, the decision service and the access control service.
 
 - `acs` is the access control service of a domain.
+- `answer_links` gives decision and enforcement points authenticated links to each other.
 - `cli` is the command `penstock`.
 - `http` is the decision service.
 - `node` runs a broker from its node file.

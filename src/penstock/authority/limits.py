@@ -18,7 +18,7 @@ QUESTION_NAME: Final = 1_000
 #: a request or an answer: bytes, milliseconds that a request and an answer last at most, characters of a text in it,
 #: obligations, policies that an answer rests on, and actions of a kind
 ANSWER_BYTES: Final = QUESTION_BYTES + (64 << 10)
-REQUEST_LIFESPAN: Final = 3_600_000
+REQUEST_LIFESPAN: Final = 60_000
 ANSWER_PERIOD: Final = 7 * 24 * 3_600_000
 ANSWER_TEXT: Final = 1_000
 ANSWER_DUTIES: Final = 64
@@ -26,6 +26,15 @@ ANSWER_POLICIES: Final = 256
 ANSWER_ACTIONS: Final = 64
 #: changes in one policy update
 UPDATE_CHANGES: Final = 1_000
+#: a decision point: keys that it subscribes to, senders that it remembers; an enforcement point: questions that wait
+#: for an answer, answers to one of them that are verified, and policies whose newest change it remembers
+POINT_KEYS: Final = 100_000
+POINT_SENDERS: Final = 10_000
+PEP_QUESTIONS: Final = 10_000
+PEP_ANSWERS: Final = 256
+PEP_POLICIES: Final = 10_000
+#: seconds that clocks of points may differ
+POINT_SKEW: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,8 @@ def parse_date(text: bytes) -> datetime:
     Raises `MalformedError` (`date.malformed`).
     """
     found = _DATE.fullmatch(text)
-    problem = MalformedError(
-        "date.malformed", f"`{text[:40]!r}` is not a date", hint="write it in UTC as `2026-01-31_09:00:00`"
-    )
     if not found:
-        raise problem
+        raise _not_a_date(text)
     year, month, day, hour, minute, second, fraction = found.groups()
     try:
         return datetime(
@@ -47,7 +44,13 @@ def parse_date(text: bytes) -> datetime:
             UTC,
         )
     except ValueError as error:
-        raise problem from error
+        raise _not_a_date(text) from error
+
+
+def _not_a_date(text: bytes) -> MalformedError:
+    return MalformedError(
+        "date.malformed", f"`{text[:40]!r}` is not a date", hint="write it in UTC as `2026-01-31_09:00:00`"
+    )
 
 
 def date_key(text: bytes) -> bytes:
@@ -65,7 +68,8 @@ def format_date(instant: datetime) -> bytes:
     Raises `MalformedError` as `in_utc`.
     """
     moment = in_utc(instant)
-    text = f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}"
+    day = f"{moment.year:04}-{moment.month:02}-{moment.day:02}"
+    text = f"{day}_{moment.hour:02}:{moment.minute:02}:{moment.second:02}"
     if moment.microsecond:
         text += f".{moment.microsecond:06}"
     return text.encode()

@@ -2,6 +2,7 @@
 
     (network <owner> <name> <right>)
     (event-type <owner> <name> <version> <right> <attributes> <where> <when>)
+    (decision <owner> <resource type> <resource id> decide|ask)
 
 Places are positional, so that intersecting two rights is intersecting two tags. A place that is left out at the end
 means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capability for all types of one owner.
@@ -39,6 +40,7 @@ from penstock.trust.tags import ANY, Set, Tag, Where, covers, matches, parse_tag
 
 NETWORK: Final = b"network"
 EVENT_TYPE: Final = b"event-type"
+DECISION: Final = b"decision"
 _NAME, _ATTRIBUTES, _WHERE, _WHEN, _PLACES = 2, 5, 6, 7, 8
 _STAR: Final[SExp] = (b"*",)
 
@@ -82,6 +84,13 @@ class Right(StrEnum):
         if head != "manage":
             return head.encode()
         return (b"manage", operation.encode()) if operation else (b"manage",)
+
+
+class DecisionRight(StrEnum):
+    """The rights on decisions about resources: to make them, and to ask for them (docs/reference/decisions.md)."""
+
+    DECIDE = "decide"
+    ASK = "ask"
 
 
 _ON_NETWORK: Final = frozenset((Right.CONNECT, Right.BROKER, Right.INSTALL, Right.ADMINISTER, Right.AUDIT))
@@ -196,13 +205,30 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
     return _tag(
         EVENT_TYPE,
         _principal(owner),
-        _STAR if name is None else (b"*", b"glob", name.encode()) if "*" in name else name.encode(),
+        _pattern(name),
         _STAR if version is None else version.encode(),
         _rights(rights, network=False),
         listed,
         _where([*conjuncts, *(bound.to_sexp() for bound in where)]),
         _where(conditions),
     )
+
+
+def decision_tag(
+    owner: Principal | None = None,
+    resource_type: str | None = None,
+    resource_id: str | None = None,
+    rights: Iterable[DecisionRight] | None = None,
+) -> Tag:
+    """Return a right on decisions about resources. Missing arguments mean all; type and id can contain `*`."""
+    chosen: SExp = _STAR if rights is None else (b"*", b"set", *(right.encode() for right in sorted(set(rights))))
+    return _tag(DECISION, _principal(owner), _pattern(resource_type), _pattern(resource_id), chosen)
+
+
+def _pattern(name: str | None) -> SExp:
+    if name is None:
+        return _STAR
+    return (b"*", b"glob", name.encode()) if "*" in name else name.encode()
 
 
 def _tag(head: bytes, *places: SExp) -> Tag:
@@ -230,9 +256,9 @@ def _where(conjuncts: list[SExp]) -> SExp:
 
 
 def owner_of_tag(tag: Tag) -> Principal | None:
-    """Return the owner of the networks or event types that a right is on; None if it can be on those of several."""
+    """Return the owner of the networks, types or decisions that a right is on; None if they can be of several."""
     match tag:
-        case (head, bytes(owner), *_) if head in (NETWORK, EVENT_TYPE):
+        case (head, bytes(owner), *_) if head in (NETWORK, EVENT_TYPE, DECISION):
             try:
                 return Principal.parse(text(owner))
             except MalformedError:
@@ -249,6 +275,11 @@ def type_request(name: TypeName, right: Right) -> Tag:
     """Return a verifier's request about one version of an event type. Raises `MalformedError` (`capability.right`)."""
     owner, version = str(name.owner).encode(), name.version.encode()
     return (EVENT_TYPE, owner, name.name.encode(), version, _request_right(right, network=False))
+
+
+def decision_request(owner: Principal, resource_type: str, resource_id: str, right: DecisionRight) -> SExp:
+    """Return a verifier's request about decisions on one resource."""
+    return (DECISION, str(owner).encode(), resource_type.encode(), resource_id.encode(), right.encode())
 
 
 def _request_right(right: Right, *, network: bool) -> Tag:

@@ -10,11 +10,12 @@ one written form: a body that would be written differently than it was read is r
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from typing import ClassVar, Final, Generic, TypeVar
 
 from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
 from penstock.codec.sexp import head as sexp_head
-from penstock.crypto import PublicKey, Signer, digest
+from penstock.crypto import PublicKey, Signer
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import DIGEST_BYTES, KEY, Principal
@@ -149,6 +150,8 @@ class UnverifiedValue(Generic[V_co]):
     body: SExp = field(repr=False)
     key: PublicKey = field(repr=False)
     signature: bytes = field(repr=False)
+    #: the canonical form of the body where reading has computed it
+    _signed: bytes = field(default=b"", repr=False, compare=False)
 
     def to_sexp(self) -> SExp:
         """Return statement and signature as one sequence."""
@@ -166,7 +169,7 @@ class UnverifiedValue(Generic[V_co]):
         if self.key.principal != signer or signer.scheme != KEY:
             raise _wrong_key(self.key.principal, signer)
         # (2) The signature is over the canonical form and nothing else.
-        self.key.verify(canonical(self.body), self.signature)
+        self.key.verify(self._signed or canonical(self.body), self.signature)
         return SignedValue(self.value, self.digest, self.body, self.key, self.signature)
 
 
@@ -180,7 +183,8 @@ def sign_value(value: V, key: Signer) -> SignedValue[V]:
         raise _wrong_key(key.principal, value.signer)
     body = value.to_sexp()
     _read_body(body, type(value))
-    return SignedValue(value, digest(body), body, key.public, key.sign(canonical(body)))
+    signed = canonical(body)
+    return SignedValue(value, sha256(signed).digest(), body, key.public, key.sign(signed))
 
 
 def _wrong_key(found: Principal, wanted: Principal) -> RefusedError:
@@ -213,13 +217,14 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
             kind = next((kind for kind in kinds if sexp_head(body) == kind.HEAD), None)
             if kind is None:
                 raise malformed("a signed statement of another kind than was expected")
-            if hashed != digest(body):
+            signed = canonical(body)
+            if hashed != sha256(signed).digest():
                 raise RefusedError(
                     "evolution.signature-mismatch",
                     "the signature belongs to another statement, or the statement was changed",
                     hint="ask for the original",
                 )
-            return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), signature)
+            return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), signature, signed)
     raise malformed("not a signed statement")
 
 

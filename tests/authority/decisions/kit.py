@@ -1,14 +1,23 @@
 """Questions, requests and answers for tests."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from penstock.authority.decisions.coverage import Coverage
+from penstock.authority.decisions.decision_point import PointDecision
 from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, AnswerEffect, PolicyRevision
 from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import SigningKey
+from penstock.policy.language.results import Obligation, PolicyOutcome, XacmlDecision
+from penstock.testing.fabric_suite import ManualClock
+from penstock.trust.capabilities import DecisionRight, decision_tag
+from penstock.trust.certificates import Authorisation, Certificate, issue
+from penstock.trust.credentials import Credentials
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
-PEP, PDP, OTHER, STRANGER = (SigningKey(bytes([number]) * 32) for number in range(1, 5))
+PEP, PDP, OTHER, STRANGER, OWNER = (SigningKey(bytes([number]) * 32) for number in range(1, 6))
 QUESTION: Final = AccessQuestion.of(("user", "alice"), "read", ("document", "report-7"))
 POLICY: Final = PolicyRevision("urn:example:reports", "7a", NOW - timedelta(days=1))
 
@@ -29,3 +38,49 @@ def answer(question: AccessQuestion = QUESTION, *, key: SigningKey = PDP, **chan
         **changed,
     }
     return AccessAnswer(question.digest, point=key.principal, **values)
+
+
+def clock_at(moment: datetime = NOW) -> ManualClock:
+    """Return a clock that stands still."""
+    return ManualClock(moment.timestamp())
+
+
+class Policies:
+    """A source of decisions for tests: an effect for each resource id, and how often it was asked."""
+
+    def __init__(
+        self,
+        decisions: Mapping[str, XacmlDecision] | XacmlDecision = XacmlDecision.PERMIT,
+        *policies: PolicyRevision,
+        covers: Coverage = None,
+        obligations: tuple[Obligation, ...] = (),
+    ) -> None:
+        self.decisions = decisions
+        self.policies = policies or (POLICY,)
+        self.covers = covers
+        self.obligations = obligations
+        self.asked: list[AccessQuestion] = []
+
+    def decide(self, question: AccessQuestion, now: datetime) -> PointDecision:
+        """Return the decision for the resource, NotApplicable if there is none."""
+        self.asked.append(question)
+        found = self.decisions
+        if not isinstance(found, XacmlDecision):
+            found = found.get(question.resource.id, XacmlDecision.NOT_APPLICABLE)
+        return PointDecision(PolicyOutcome(found, obligations=self.obligations), self.policies)
+
+    def coverage(self) -> Coverage:
+        """Return what the test said."""
+        return self.covers
+
+
+def grant(key: SigningKey, *rights: DecisionRight, kind: str | None = None, name: str | None = None) -> Certificate:
+    """Return a certificate of the owner for rights on decisions."""
+    tag = decision_tag(OWNER.principal, kind, name, rights or (DecisionRight.DECIDE,))
+    return issue(Authorisation(OWNER.principal, key.principal, tag), OWNER)
+
+
+def rights_of(*certificates: Certificate) -> DecisionRights:
+    """Return the rights that certificates give; without any, `PDP` and `OTHER` may decide, and `PEP` may ask."""
+    usual = (grant(PDP), grant(OTHER), grant(PEP, DecisionRight.ASK))
+    return DecisionRights(OWNER.principal, Credentials.of(*(certificates or usual)))

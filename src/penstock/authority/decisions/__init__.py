@@ -4,4 +4,10 @@
 - `messages` has the signed requests and answers.
 - `recycling` answers questions from the answers that a decision point gave before.
 - `updates` has the signed changes of policies and heartbeats by which cached answers stay consistent.
+- `coverage` says which requests a decision point subscribes to: patterns, exact tuples, or what its policies cover.
+- `rights` says who may decide about a resource, and who may ask.
+- `modes` combines the answers of several decision points.
+- `decision_point` answers requests on a fabric and over links.
+- `enforcement_point` asks, and believes only who may decide.
+- `links` is the port for authenticated links between points.
 """

@@ -11,7 +11,7 @@
                                                    [(mandatory Permit|Deny)])
 
 A request contains the question, an answer its digest: anyone who asks the same question can use the answer until it
-ends. `number` increases with each request of a sender, so that a point drops copies. An answer names the policies that
+ends. `number` differs in all requests of a sender, so that a point drops copies. An answer names the policies that
 it rests on. The newest `changed` of the same `id` wins where several points answer.
 """
 
@@ -87,7 +87,7 @@ class AccessRequest(Claim):
     SIGNER: ClassVar = "sender"
     question: Annotated[AccessQuestion, _QUESTION]
     sender: Principal
-    #: greater than that of the sender's last request
+    #: another one in each request of the sender
     number: int
     time: datetime
     #: milliseconds after which nobody waits for the answer

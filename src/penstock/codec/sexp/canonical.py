@@ -122,6 +122,8 @@ def above(offset: int, what: str, limit: int) -> LimitError:
 #: a length has at most this many digits; more cannot be the length of anything in memory
 LENGTH_DIGITS = 18
 
+#: lists inside each other that are written by recursion, which is quicker
+_SHALLOW = 16
 _SEQUENCE = b"(8:sequence"
 _OPEN, _CLOSE, _HINT, _HINT_END, _COLON, _ZERO, _NINE = b"()[]:09"
 
@@ -218,6 +220,21 @@ def canonical(value: SExp) -> bytes:
     >>> canonical((b"icon", Hinted(b"image/bitmap", b"xxx")))
     b'(4:icon[12:image/bitmap]3:xxx)'
     """
+    return _shallow(value, _SHALLOW) or _deep(value)
+
+
+def _shallow(node: SExp, room: int) -> bytes:
+    """Return the canonical form of a value without display hints and with few lists inside each other, or nothing."""
+    if type(node) is bytes:
+        return b"%d:%b" % (len(node), node)
+    if type(node) is not tuple or not room:
+        return b""
+    parts = [b"%d:%b" % (len(part), part) if type(part) is bytes else _shallow(part, room - 1) for part in node]
+    return b"(%b)" % b"".join(parts) if all(parts) else b""
+
+
+def _deep(value: SExp) -> bytes:
+    """Return the canonical form of any value. Nothing here recurses."""
     out: list[bytes] = []
     # None represents a closing parenthesis that is still to be written.
     stack: list[SExp | None] = [value]

@@ -1,0 +1,133 @@
+"""Links between decision and enforcement points, over the links of brokers: TLS 1.3 and a handshake of both.
+
+A message is the bytes of one signed request or answer. Links are opened when they are first used, and kept.
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Self
+
+from penstock.authority.decisions.links import TakeMessage
+from penstock.authority.limits import ANSWER_BYTES
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.wire.link import Endpoint, Link, Listener, connect, listen
+from penstock.codec.wire import encode
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, PenstockError
+from penstock.fabric.tasks import in_background
+from penstock.model.names import NetworkName
+from penstock.model.principals import Principal
+
+#: the name under which points of one owner shake hands
+_NETWORK: Final = "decisions"
+#: links that are kept; the one that was not used for longest gives way
+_MOST: Final = 256
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Kept:
+    """A link that is open or being opened, and the task that reads from it."""
+
+    ready: "asyncio.Future[Link]"
+    task: "asyncio.Task[None]"
+
+    @property
+    def usable(self) -> bool:
+        if not self.ready.done():
+            return not self.task.done()
+        return not self.ready.cancelled() and self.ready.exception() is None and self.ready.result().ended is None
+
+
+class AnswerLinks:
+    """Links of one point: `async with AnswerLinks(key, owner, "127.0.0.1", 0) as links`. Without a host it only calls.
+
+    `owner` is the owner of the decisions: points of others are not let in. `shown` is the address for others, if it
+    is not where this point listens.
+    """
+
+    def __init__(self, key: SigningKey, owner: Principal, host: str = "", port: int = 0, *, shown: str = "") -> None:
+        limits = BrokerLimits()
+        self._endpoint = Endpoint(key=key, network=NetworkName(owner, _NETWORK), limits=limits)
+        self._host, self._port, self._shown = host, port, shown
+        self._listener: Listener | None = None
+        self._take: TakeMessage | None = None
+        self._kept: OrderedDict[tuple[str, Principal], _Kept] = OrderedDict()
+
+    @property
+    def address(self) -> str:
+        """Where others reach this point; empty if they cannot."""
+        if self._listener is None:
+            return ""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return self._shown or f"{host}:{self._listener.port}"
+
+    def listen(self, take: TakeMessage) -> None:
+        """Pass all messages that come to this receiver."""
+        self._take = take
+
+    async def __aenter__(self) -> Self:
+        if self._host:
+            self._listener = await listen(self._endpoint, self._host, self._port, self._serve)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all links."""
+        if self._listener is not None:
+            await self._listener.close()
+        kept, self._kept = [*self._kept.values()], OrderedDict()
+        for one in kept:
+            one.task.cancel()
+        await asyncio.gather(*(one.task for one in kept), return_exceptions=True)
+
+    async def send(self, address: str, principal: Principal, data: bytes) -> None:
+        """Send bytes to a principal at an address. Raises `MalformedError` (`pep.address`), and as `connect`."""
+        place = address, principal
+        kept = self._kept.get(place)
+        if kept is None or not kept.usable:
+            host, port = _address(address)
+            ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+            kept = _Kept(ready, in_background("a link between points", self._run(ready, host, port, principal)))
+            self._kept[place] = kept
+            while len(self._kept) > _MOST:
+                self._kept.popitem(last=False)[1].task.cancel()
+        self._kept.move_to_end(place)
+        link = kept.ready.result() if kept.ready.done() else await asyncio.shield(kept.ready)
+        link.post(encode(data), eager=True)
+
+    async def _run(self, ready: "asyncio.Future[Link]", host: str, port: int, principal: Principal) -> None:
+        try:
+            link = await connect(self._endpoint, host, port, principal)
+        except PenstockError as error:
+            ready.set_exception(error)
+            ready.exception()  # whoever waited may have gone
+            return
+        except asyncio.CancelledError:
+            ready.cancel()
+            raise
+        ready.set_result(link)
+        try:
+            await self._serve(link)
+        except PenstockError:
+            pass  # the next message opens another link
+        finally:
+            await link.close()
+
+    async def _serve(self, link: Link) -> None:
+        def reply(data: bytes) -> None:
+            if link.ended is None:
+                link.post(encode(data), eager=True)
+
+        async for message in link:
+            if self._take is not None and isinstance(message, bytes) and len(message) <= ANSWER_BYTES:
+                self._take(link.peer.principal, message, reply)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise MalformedError("pep.address", f"`{text[:80]}` is not an address", hint="write `host:port`")
+    return host.removeprefix("[").removesuffix("]"), int(port)

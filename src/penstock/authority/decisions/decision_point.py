@@ -1,0 +1,330 @@
+"""A policy decision point on a fabric: it subscribes to the requests that it can resolve, and answers them.
+
+    async with PolicyDecisionPoint(fabric, key, source) as point:
+        ...
+        await point.replace(newer)  # other policies: subscriptions follow
+
+For each request, in this order: (1) it is a request, and not too old; (2) its sender may ask about the resource; (3) it
+is not a copy; (4) the signature is the sender's; (5) the sender has not asked too often. Only then policies are
+evaluated. Whatever fails is dropped and counted: the sender's enforcement point refuses when nothing comes.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol, Self, TypeAlias
+
+from penstock.authority.decisions.coverage import Coverage, answer_key
+from penstock.authority.decisions.links import LinkReply, PointLinks
+from penstock.authority.decisions.messages import (
+    AccessAnswer,
+    AccessRequest,
+    AnswerEffect,
+    PolicyRevision,
+    RecyclingClass,
+    duties_of,
+    read_request,
+)
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.rights import DecisionRights
+from penstock.authority.limits import POINT_SENDERS, POINT_SKEW
+from penstock.crypto import Signer
+from penstock.errors import PenstockError, RefusedError
+from penstock.fabric import Clock, Fabric, Publisher, Qos, Sample, SystemClock, TopicSubscription
+from penstock.fabric.tasks import in_background, report
+from penstock.model.principals import Principal
+from penstock.policy.language.results import DecisionStatus, PolicyOutcome, XacmlDecision
+from penstock.trust.capabilities import DecisionRight
+from penstock.trust.signed import UnverifiedValue, sign_value
+
+#: answers and requests of one key that may wait for a reader: one question may have several points and senders
+QOS: Final = Qos(history=1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTopics:
+    """The two topics of decisions."""
+
+    requests: str = "access-requests"
+    answers: str = "access-answers"
+
+    async def declare(self, fabric: Fabric) -> None:
+        """Declare both. Raises as `Fabric.declare`."""
+        await fabric.declare(self.requests, QOS)
+        await fabric.declare(self.answers, QOS)
+
+
+TOPICS: Final = DecisionTopics()
+
+
+@dataclass(frozen=True, slots=True)
+class PointDecision:
+    """A decision with what its answer says about it."""
+
+    outcome: PolicyOutcome
+    rests_on: tuple[PolicyRevision, ...]
+    recycling: RecyclingClass | None = None
+    holds_for: str | None = None
+
+
+class DecisionSource(Protocol):
+    """The policies of a decision point. They do not change: other policies are another source."""
+
+    def decide(self, question: AccessQuestion, now: datetime) -> PointDecision:
+        """Decide a question. Raises `PenstockError`, which makes the answer Indeterminate."""
+        ...
+
+    def coverage(self) -> Coverage:
+        """Return the keys of the requests that these policies can resolve."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskRate:
+    """How often one sender may ask: a number per second, and in a burst."""
+
+    per_second: float = 2_000.0
+    burst: float = 4_000.0
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A sender: what is left of its rate, and the digests of its requests until they end."""
+
+    left: float
+    then: float
+    seen: "OrderedDict[bytes, float]"
+
+    def charge(self, rate: AskRate, now: float) -> bool:
+        self.left = min(rate.burst, self.left + max(0.0, now - self.then) * rate.per_second)
+        self.then = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+    def forget(self, now: float) -> None:
+        while self.seen and next(iter(self.seen.values())) < now:
+            self.seen.popitem(last=False)
+
+
+Note: TypeAlias = Callable[[PenstockError], None]
+"""Receives errors and alarms."""
+
+
+def quiet(_error: PenstockError) -> None:
+    """Ignore the error."""
+
+
+class PolicyDecisionPoint:
+    """See the module. `rights` says who may ask; without it everyone whose signature is right."""
+
+    def __init__(  # noqa: PLR0913  # named settings, each with a default
+        self,
+        fabric: Fabric | None,
+        key: Signer,
+        source: DecisionSource,
+        *,
+        rights: DecisionRights | None = None,
+        topics: DecisionTopics = TOPICS,
+        clock: Clock | None = None,
+        lifetime: float = 5.0,
+        rate: AskRate = AskRate(),  # noqa: B008  # a constant
+        links: PointLinks | None = None,
+        note: Note = quiet,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._fabric = fabric
+        self._key = key
+        self._source = source
+        self._rights = rights
+        self._topics = topics
+        self._clock = clock or SystemClock()
+        self._lifetime = timedelta(seconds=lifetime)
+        self._rate = rate
+        self._links = links
+        self._note = note
+        self._senders: OrderedDict[Principal, _Sender] = OrderedDict()
+        self._reading: TopicSubscription | None = None
+        self._coverage: Coverage = None
+        self._writer: Publisher | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        if self._links is not None:
+            self._links.listen(self._hear_link)
+        if self._fabric is not None:
+            await self._topics.declare(self._fabric)
+            self._writer = await self._fabric.publisher(self._topics.answers)
+            await self._subscribe()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop answering."""
+        if self._reading is not None:
+            await self._reading.close()
+        for task in list(self._sending):
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer.close()
+
+    async def replace(self, source: DecisionSource) -> None:
+        """Decide by other policies from now on, and subscribe to what they cover. Raises as `Fabric.subscribe`."""
+        before, self._source = self._coverage, source
+        if self._fabric is None or self._reading is None:
+            return
+        after = source.coverage()
+        if before is None or after is None:
+            if before != after:
+                old = self._reading
+                await self._subscribe()
+                await old.close()
+            return
+        for choice in after - before:
+            await self._reading.add(choice)
+        for choice in before - after:
+            await self._reading.drop(choice)
+        self._coverage = after
+
+    async def _subscribe(self) -> None:
+        if self._fabric is not None:
+            self._coverage = self._source.coverage()
+            self._reading = await self._fabric.subscribe(
+                self._topics.requests, keys=self._coverage, callback=self._hear
+            )
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Requests.
+
+    async def _hear(self, sample: Sample) -> None:
+        request = self._accept(sample.data)
+        if request is None:
+            return
+        answer = self._answer(request)
+        if request.reply_to is not None:
+            self._send_back(request.reply_to, request.sender, answer)
+        elif self._writer is not None:
+            try:
+                await self._writer.publish(answer, key=answer_key(request.question.digest))
+            except PenstockError as error:
+                self._drop("unsent", error)
+
+    def _hear_link(self, principal: Principal, data: bytes, reply: LinkReply) -> None:
+        request = self._accept(data)
+        if request is None:
+            return
+        if request.sender != principal:
+            # Whoever has the link could let the point answer to others' requests.
+            self.counts["misdirected"] += 1
+            return
+        reply(self._answer(request))
+
+    def _send_back(self, address: str, principal: Principal, answer: bytes) -> None:
+        if self._links is None:
+            self.counts["no-links"] += 1
+            return
+        links = self._links
+
+        async def send() -> None:
+            try:
+                await links.send(address, principal, answer)
+            except PenstockError as error:
+                self._drop("unsent", error)
+
+        # An address that does not answer keeps nobody else waiting.
+        task = in_background("sending an answer straight back", send())
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def _drop(self, why: str, error: PenstockError) -> None:
+        self.counts[why] += 1
+        self._note(error)
+
+    def _accept(self, data: bytes) -> AccessRequest | None:
+        """Return a request that is to be answered; see the module for the order of checks."""
+        self.counts["requests"] += 1
+        try:
+            found = read_request(data)
+        except PenstockError as error:
+            self._drop("malformed", error)
+            return None
+        request, now = found.value, self._clock.now()
+        why = self._problem(found, now)
+        if why is None:
+            try:
+                found.verify()
+            except RefusedError as error:
+                self._drop("forged", error)
+                return None
+            why = self._charge(found, now)
+        if why is not None:
+            self.counts[why] += 1
+            return None
+        return request
+
+    def _problem(self, found: UnverifiedValue[AccessRequest], now: float) -> str | None:
+        request = found.value
+        moment = datetime.fromtimestamp(now, UTC)
+        if request.until < moment or request.time - moment > timedelta(seconds=POINT_SKEW):
+            return "late"
+        question, rights = request.question, self._rights
+        if rights is not None and not rights.may(request.sender, DecisionRight.ASK, question.resource, moment):
+            return "unauthorized"
+        sender = self._senders.get(request.sender)
+        return "copies" if sender is not None and found.digest in sender.seen else None
+
+    def _charge(self, found: UnverifiedValue[AccessRequest], now: float) -> str | None:
+        request = found.value
+        sender = self._senders.get(request.sender)
+        if sender is None:
+            sender = self._senders[request.sender] = _Sender(self._rate.burst, now, OrderedDict())
+            if len(self._senders) > POINT_SENDERS:
+                self._senders.popitem(last=False)
+        self._senders.move_to_end(request.sender)
+        sender.forget(now)
+        if not sender.charge(self._rate, now):
+            return "limited"
+        sender.seen[found.digest] = request.until.timestamp()
+        return None
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Answers.
+
+    def _answer(self, request: AccessRequest) -> bytes:
+        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        self.counts["answers"] += 1
+        try:
+            return self._signed(request, self._source.decide(request.question, now), now)
+        except PenstockError as error:
+            self._drop("failed", error)
+            outcome = PolicyOutcome(XacmlDecision.INDETERMINATE_DP, DecisionStatus(error.code))
+        except Exception as error:  # noqa: BLE001  # one question must not end the point
+            self.counts["failed"] += 1
+            report("deciding a question", error)
+            outcome = PolicyOutcome(XacmlDecision.INDETERMINATE_DP, DecisionStatus("pdp.failed"))
+        return self._signed(request, PointDecision(outcome, ()), now)
+
+    def _signed(self, request: AccessRequest, decided: PointDecision, now: datetime) -> bytes:
+        outcome = decided.outcome
+        effect, (obligations, advice) = AnswerEffect.of(outcome.decision), duties_of(outcome)
+        plain = effect in (AnswerEffect.PERMIT, AnswerEffect.DENY) and not obligations
+        answer = AccessAnswer(
+            request.question.digest,
+            effect,
+            decided.rests_on,
+            self._key.principal,
+            now,
+            now + self._lifetime,
+            outcome.status.code if effect is AnswerEffect.INDETERMINATE else None,
+            obligations,
+            advice,
+            decided.recycling if plain else None,
+            decided.holds_for if plain else None,
+        )
+        return sign_value(answer, self._key).to_bytes()

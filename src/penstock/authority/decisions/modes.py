@@ -1,0 +1,166 @@
+"""Combining the answers of several decision points. Everything here is pure.
+
+| mode | waits for | result |
+|---|---|---|
+| `first` | one answer | that answer; nothing is compared |
+| `newest:SECONDS` | all answers within so many seconds, or the first one after | the newest |
+| `n:NUMBER` | answers of so many different points | the newest |
+| `tuple:SECONDS:ID` | as `newest` | what the decision tuple gives for the effects, ordered by point |
+
+An answer is newer than another if it rests on the same policies, and each has a later change time or the same revision.
+If there is no newest answer and the candidates differ, the result is a refusal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, AnswerEffect
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy.combining import DecisionTuple
+from penstock.policy.language.results import XacmlDecision
+from penstock.trust.signed import SignedValue
+
+_HINT: Final = "write `first`, `newest:SECONDS`, `n:NUMBER` or `tuple:SECONDS:ID`"
+_DECISIONS: Final[Mapping[AnswerEffect, XacmlDecision]] = {
+    AnswerEffect.PERMIT: XacmlDecision.PERMIT,
+    AnswerEffect.DENY: XacmlDecision.DENY,
+    AnswerEffect.NOT_APPLICABLE: XacmlDecision.NOT_APPLICABLE,
+    AnswerEffect.INDETERMINATE: XacmlDecision.INDETERMINATE_DP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedDecision:
+    """What an enforcement point enforces: the effect, and the answers that it follows from."""
+
+    effect: AnswerEffect
+    answers: tuple[SignedValue[AccessAnswer], ...]
+    obligations: tuple[AnswerDuty, ...] = ()
+    advice: tuple[AnswerDuty, ...] = ()
+    #: whether answers differed
+    disagreed: bool = False
+
+    def permits(self, understood: frozenset[str] = frozenset()) -> bool:
+        """Return whether access is permitted, by somebody who fulfils the obligations with these ids."""
+        return self.effect is AnswerEffect.PERMIT and all(duty.id in understood for duty in self.obligations)
+
+
+def is_newer(one: AccessAnswer, other: AccessAnswer) -> bool | None:
+    """Return whether an answer rests on newer policies than another; None if they cannot be compared.
+
+    Answers that rest on the same revisions are newer than each other.
+    """
+    theirs = {policy.id: policy for policy in other.rests_on}
+    if theirs.keys() != {policy.id for policy in one.rests_on}:
+        return None
+    older = newer = False
+    for policy in one.rests_on:
+        known = theirs[policy.id]
+        if policy.revision != known.revision:
+            older = older or policy.changed <= known.changed
+            newer = newer or policy.changed >= known.changed
+    return None if older and newer else not older
+
+
+def _says(answer: AccessAnswer) -> tuple[AnswerEffect, tuple[AnswerDuty, ...]]:
+    return answer.effect, answer.obligations
+
+
+def newest(answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+    """Return the decision of the newest answer.
+
+    Raises `RefusedError` (`pep.incomparable`) if none is the newest and they differ.
+    """
+    disagreed = len({_says(answer.value) for answer in answers}) > 1
+    best = [one for one in answers if not any(_is_older(one.value, other.value) for other in answers)]
+    if len({_says(answer.value) for answer in best}) != 1:
+        raise RefusedError(
+            "pep.incomparable",
+            f"{len(best)} decision points answer differently, and none rests on newer policies than the others",
+            hint="bring the same policies to all points, with the same change times",
+            points=sorted(answer.value.point.short for answer in best),
+        )
+    return AskedDecision(
+        best[0].value.effect, tuple(best), best[0].value.obligations, best[0].value.advice, disagreed=disagreed
+    )
+
+
+def _is_older(one: AccessAnswer, other: AccessAnswer) -> bool:
+    return is_newer(one, other) is False and is_newer(other, one) is True
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMode:
+    """How many answers to wait for, and how to combine them. See the module."""
+
+    #: seconds after the request for which answers are collected; None to wait for `answers` alone
+    wait: float | None = None
+    #: answers of different points that are enough
+    answers: int | None = 1
+    #: whether answers are compared, with each other and with what was seen before
+    compares: bool = True
+    tuple: DecisionTuple | None = None
+
+    def __post_init__(self) -> None:
+        if (self.wait is None and self.answers is None) or (self.answers is not None and self.answers < 1):
+            raise MalformedError("pep.mode", "a mode waits for a time, or for at least one answer", hint=_HINT)
+        if self.wait is not None and not 0 < self.wait < float("inf"):
+            raise MalformedError("pep.mode", "a mode waits for some seconds", hint=_HINT)
+
+    @classmethod
+    def parse(cls, text: str) -> "AnswerMode":
+        """Read `first`, `newest:SECONDS`, `n:NUMBER` or `tuple:SECONDS:ID`.
+
+        >>> AnswerMode.parse("n:2").answers
+        2
+
+        Raises `MalformedError` (`pep.mode`), and what `DecisionTuple.of_id` raises.
+        """
+        word, _, rest = text.partition(":")
+        try:
+            match word:
+                case "first" if not rest:
+                    return FIRST
+                case "newest":
+                    return cls(wait=float(rest), answers=None)
+                case "n":
+                    return cls(answers=int(rest))
+                case "tuple":
+                    wait, _, name = rest.partition(":")
+                    return cls(wait=float(wait), answers=None, tuple=DecisionTuple.of_id(name))
+        except ValueError:
+            pass
+        raise MalformedError("pep.mode", f"`{text[:80]}` is not a mode", hint=_HINT)
+
+    def combine(self, answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+        """Return the decision of one or more answers. Raises `RefusedError` (`pep.incomparable`)."""
+        if not self.compares:
+            first = answers[0].value
+            return AskedDecision(first.effect, (answers[0],), first.obligations, first.advice)
+        return newest(answers) if self.tuple is None else self._by_tuple(self.tuple, answers)
+
+    @staticmethod
+    def _by_tuple(elements: DecisionTuple, answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+        # Elements that are patterns of a sequence depend on the order, which must not depend on who was quicker.
+        ordered = sorted(answers, key=lambda answer: answer.value.point.digest)
+        result = elements.result(_DECISIONS[answer.value.effect] for answer in ordered)
+        effect = AnswerEffect.INDETERMINATE if result is None else AnswerEffect.of(result)
+        same = tuple(answer for answer in ordered if answer.value.effect is effect)
+        obligations, advice = (
+            tuple(dict.fromkeys(duty for answer in same for duty in duties(answer.value)))
+            for duties in (_obligations, _advice)
+        )
+        disagreed = len({_says(answer.value) for answer in answers}) > 1
+        return AskedDecision(effect, tuple(ordered), obligations, advice, disagreed=disagreed)
+
+
+def _obligations(answer: AccessAnswer) -> tuple[AnswerDuty, ...]:
+    return answer.obligations
+
+
+def _advice(answer: AccessAnswer) -> tuple[AnswerDuty, ...]:
+    return answer.advice
+
+
+FIRST: Final = AnswerMode(compares=False)

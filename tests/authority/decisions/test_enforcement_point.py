@@ -1,0 +1,414 @@
+"""An enforcement point: the ten steps, whom it believes, and that nothing is permitted without an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.authority.decisions.kit import (
+    NOW,
+    OTHER,
+    PDP,
+    PEP,
+    QUESTION,
+    STRANGER,
+    Policies,
+    answer,
+    clock_at,
+    grant,
+    rights_of,
+)
+from tests.spoiled import flipped
+
+from penstock.authority.decisions.coverage import answer_key, request_key
+from penstock.authority.decisions.decision_point import TOPICS, PolicyDecisionPoint
+from penstock.authority.decisions.enforcement_point import AskPath, BlockingPoint, EnforcementPoint, PointAddress
+from penstock.authority.decisions.links import TakeMessage
+from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect, PolicyRevision, read_request
+from penstock.authority.decisions.modes import AnswerMode, AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.crypto import SigningKey
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric import EmbeddedFabric, Publisher, Sample
+from penstock.fabric.tasks import waited_for
+from penstock.model.principals import Principal
+from penstock.policy.language.results import XacmlDecision
+from penstock.testing.fabric_suite import ManualClock, refused
+from penstock.trust.signed import sign_value
+
+
+class Service:
+    """A fabric on which a test plays the decision points: it reads requests and writes answers."""
+
+    def __init__(self, fabric: EmbeddedFabric, clock: ManualClock, stack: AsyncExitStack) -> None:
+        self.fabric = fabric
+        self.clock = clock
+        self.stack = stack
+        self.requests: list[Sample] = []
+        self.errors: list[PenstockError] = []
+
+    async def open(self) -> None:
+        await TOPICS.declare(self.fabric)
+        self.writer: Publisher = await self.fabric.publisher(TOPICS.answers)
+        self.reading = await self.fabric.subscribe(TOPICS.requests, callback=self._hear)
+
+    async def _hear(self, sample: Sample) -> None:
+        self.requests.append(sample)
+
+    async def point(self, **settings: Any) -> EnforcementPoint:
+        settings = {"clock": self.clock, "note": self.errors.append, "rights": rights_of(), **settings}
+        return await self.stack.enter_async_context(EnforcementPoint(self.fabric, PEP, **settings))
+
+    async def decide(self, key: SigningKey, source: Policies) -> PolicyDecisionPoint:
+        return await self.stack.enter_async_context(PolicyDecisionPoint(self.fabric, key, source, clock=self.clock))
+
+    async def say(self, found: AccessAnswer | bytes, key: SigningKey = PDP, at: bytes = QUESTION.digest) -> None:
+        """Publish an answer, and wait until nothing moves."""
+        data = found if isinstance(found, bytes) else sign_value(found, key).to_bytes()
+        await self.writer.publish(data, key=answer_key(at))
+        await settled()
+
+    @property
+    def chosen(self) -> int:
+        """The keys of answers that somebody reads now."""
+        return len(self.fabric._topics[TOPICS.answers].choosers)
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(test: Callable[[Service], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        clock = clock_at()
+        async with asyncio.timeout(60), EmbeddedFabric(clock=clock) as fabric, AsyncExitStack() as stack:
+            service = Service(fabric, clock, stack)
+            await service.open()
+            await test(service)
+
+    asyncio.run(whole())
+
+
+@asynccontextmanager
+async def asking(
+    point: EnforcementPoint, question: AccessQuestion = QUESTION
+) -> AsyncIterator["asyncio.Future[AskedDecision]"]:
+    """Ask in a task, and let it run until it waits."""
+    task = waited_for(point.ask(question))
+    await settled()
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_the_ten_steps() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        assert service.chosen == 0
+        async with asking(point) as task:
+            [sample] = service.requests
+            asked = read_request(sample.data).verify().value
+            assert (sample.key, asked.question, asked.sender) == (request_key(QUESTION), QUESTION, PEP.principal)
+            assert (asked.time, asked.lifespan, asked.reply_to) == (NOW, 2_000, None)
+            assert service.chosen == 1
+            await service.say(answer())
+            assert service.chosen == 0
+            decision = task.result()
+            assert (decision.effect, decision.permits()) == (AnswerEffect.PERMIT, True)
+            assert [one.value for one in decision.answers] == [answer()]
+        # An answer after the first is nobody's.
+        await service.say(answer(key=OTHER), OTHER)
+        assert point.counts == {"requests": 1, "answered": 1}
+
+    run(test)
+
+
+def test_who_asks_the_same_question_at_the_same_time_shares_one_request() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        async with asking(point) as first, asking(point) as second, asking(point) as third:
+            third.cancel()
+            await service.say(answer())
+            assert first.result() is second.result()
+            assert (len(service.requests), third.cancelled()) == (1, True)
+        async with asking(point) as task:
+            assert len(service.requests) == 2
+            numbers = [read_request(each.data).value.number for each in service.requests]
+            assert numbers[0] < numbers[1]
+            # When nobody waits any more, the request is given up, and the next one is another.
+            task.cancel()
+            async with asking(point) as again:
+                assert (service.chosen, len(service.requests)) == (1, 3)
+                await service.say(answer())
+                assert again.result().permits()
+        assert service.chosen == 0
+
+    run(test)
+
+
+def test_without_an_answer_nothing_is_permitted() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(timeout=3.0)
+        async with asking(point) as task:
+            await service.clock.advance(2.9)
+            assert not task.done()
+            await service.clock.advance(0.2)
+            with refused("pep.no-answer"):
+                task.result()
+        assert (service.chosen, point.counts["refused"]) == (0, 1)
+
+    run(test)
+
+
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "key", "why"),
+    [
+        (answer(key=STRANGER), STRANGER, "unauthorized"),
+        (answer(key=PEP), PEP, "unauthorized"),
+        (answer(issued=NOW - DAY, until=NOW - timedelta(seconds=1)), PDP, "late"),
+        (answer(issued=NOW + DAY, until=NOW + DAY), PDP, "early"),
+        (answer(rests_on=(PolicyRevision("p", "1", NOW + DAY),)), PDP, "early"),
+        (flipped(sign_value(answer(), PDP).to_bytes(), -3), PDP, "forged"),
+    ],
+)
+def test_answers_that_cannot_be_believed_do_not_count(found: AccessAnswer | bytes, key: SigningKey, why: str) -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        async with asking(point) as task:
+            await service.say(found, key)
+            await service.say(found, key)
+            assert (task.done(), point.counts[why], point.counts["copies"]) == (False, 1, 1)
+            await service.clock.advance(2.1)
+            with refused("pep.not-believed"):
+                task.result()
+        async with asking(point) as task:
+            await service.say(found, key)
+            await service.say(answer(effect=AnswerEffect.DENY, issued=NOW, until=NOW + DAY))
+            assert task.result().effect is AnswerEffect.DENY
+
+    run(test)
+
+
+def test_answers_to_other_questions_and_junk_do_not_count() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        other = AccessQuestion.of(("user", "bob"), "read", ("document", "report-7"))
+        async with asking(point) as task:
+            await service.say(answer(other))
+            await service.say(b"junk")
+            await service.say(sign_value(answer(), PDP).to_bytes()[:-1])
+            assert (task.done(), point.counts["unasked"], point.counts["malformed"]) == (False, 1, 2)
+
+    run(test)
+
+
+def test_a_point_is_believed_only_about_its_resources() -> None:
+    async def test(service: Service) -> None:
+        rights = rights_of(grant(PDP, kind="invoice"), grant(OTHER, kind="document", name="report-*"))
+        point = await service.point(rights=rights)
+        async with asking(point) as task:
+            await service.say(answer())
+            assert not task.done()
+            await service.say(answer(key=OTHER, effect=AnswerEffect.DENY), OTHER)
+            assert task.result().effect is AnswerEffect.DENY
+
+    run(test)
+
+
+OLD, NEW = (PolicyRevision("p", name, NOW - timedelta(days=age)) for name, age in (("old", 2), ("new", 1)))
+
+
+def test_newest_waits_and_takes_the_newest() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("newest:0.5"))
+        async with asking(point) as task:
+            await service.say(answer(rests_on=(OLD,)))
+            await service.say(answer(key=OTHER, rests_on=(NEW,), effect=AnswerEffect.DENY), OTHER)
+            assert not task.done()
+            await service.clock.advance(0.6)
+            assert (task.result().effect, task.result().disagreed) == (AnswerEffect.DENY, True)
+            assert point.counts["disagreements"] == 1
+            assert [error.code for error in service.errors] == ["pep.disagreement"]
+        # What rests on older policies than were seen is not fresh, also when it comes alone.
+        async with asking(point) as task:
+            await service.say(answer(rests_on=(OLD,)))
+            assert point.counts["stale"] == 1
+            await service.clock.advance(0.6)
+            assert not task.done()
+            await service.say(answer(key=OTHER, rests_on=(NEW,)), OTHER)
+            assert task.result().permits()
+
+    run(test)
+
+
+def test_first_takes_older_policies_too() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        for rests_on in (NEW, OLD):
+            async with asking(point) as task:
+                await service.say(answer(rests_on=(rests_on,)))
+                assert task.result().permits()
+
+    run(test)
+
+
+def test_incomparable_answers_are_refused_with_an_alarm() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("n:2"))
+        async with asking(point) as task:
+            await service.say(answer(rests_on=(OLD,)))
+            await service.say(answer(rests_on=(OLD,), until=NOW + timedelta(seconds=9)))  # the same point again
+            assert not task.done()
+            await service.say(answer(key=OTHER, rests_on=(), effect=AnswerEffect.DENY), OTHER)
+            with refused("pep.incomparable"):
+                task.result()
+        assert (point.counts["incomparable"], [error.code for error in service.errors]) == (1, ["pep.incomparable"])
+
+    run(test)
+
+
+def test_too_few_answers_are_refused() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("n:2"))
+        async with asking(point) as task:
+            await service.say(answer())
+            await service.clock.advance(2.1)
+            with refused("pep.too-few"):
+                task.result()
+
+    run(test)
+
+
+def test_a_closed_point_refuses() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point()
+        async with asking(point) as task:
+            await point.close()
+            with refused("pep.closed"):
+                await task
+        await service.fabric.close()
+        with refused("pep.unreachable"):
+            await point.ask(QUESTION)
+
+    run(test)
+
+
+def test_points_on_a_fabric_together() -> None:
+    async def test(service: Service) -> None:
+        await service.decide(PDP, Policies({"report-7": XacmlDecision.PERMIT}))
+        await service.decide(OTHER, Policies({"report-7": XacmlDecision.PERMIT}))
+        for mode in ("first", "n:2"):
+            point = await service.point(mode=AnswerMode.parse(mode))
+            assert (await point.ask(QUESTION)).permits()
+            other = AccessQuestion.of(("user", "alice"), "read", ("document", "unknown"))
+            assert (await point.ask(other)).effect is AnswerEffect.NOT_APPLICABLE
+
+    run(test)
+
+
+class Links:
+    """Links without sockets: points that are reached by a name."""
+
+    def __init__(self, names: dict[str, "Links"], address: str, principal: Principal) -> None:
+        self.names, self.address, self.principal = names, address, principal
+        self.take: TakeMessage | None = None
+        self.sent = 0
+        names[address] = self
+
+    def listen(self, take: TakeMessage) -> None:
+        self.take = take
+
+    async def send(self, address: str, principal: Principal, data: bytes) -> None:
+        found = self.names.get(address)
+        if found is None or found.principal != principal or found.take is None:
+            raise FailedError("link.unreachable", "nobody is there")
+        self.sent += 1
+
+        def reply(answered: bytes, to: "Links" = self, by: Principal = found.principal) -> None:
+            if to.take is not None:
+                to.take(by, answered, _no_reply)
+
+        found.take(self.principal, data, reply)
+
+
+def _no_reply(_data: bytes) -> None:
+    raise AssertionError
+
+
+def test_point_to_point_and_straight_back() -> None:
+    async def test(service: Service) -> None:
+        names: dict[str, Links] = {}
+        pep, pdp = Links(names, "pep:1", PEP.principal), Links(names, "pdp:1", PDP.principal)
+        source = Policies()
+        decider = PolicyDecisionPoint(service.fabric, PDP, source, clock=service.clock, links=pdp)
+        await service.stack.enter_async_context(decider)
+        there, nowhere = PointAddress("pdp:1", PDP.principal), PointAddress("pdp:2", OTHER.principal)
+        direct = await service.point(path=AskPath.DIRECT, links=pep, points=[nowhere, there])
+        assert (await direct.ask(QUESTION)).permits()
+        assert (service.requests, pep.sent, [error.code for error in service.errors]) == ([], 1, ["link.unreachable"])
+        back = await service.point(path=AskPath.STRAIGHT_BACK, links=pep)
+        answers = await service.fabric.subscribe(TOPICS.answers)
+        assert (await back.ask(QUESTION)).permits()
+        assert (len(service.requests), pdp.sent, len(answers.reader)) == (1, 1, 0)
+        assert read_request(service.requests[0].data).value.reply_to == "pep:1"
+        # A link does not let anybody ask in another's name.
+        names["pep:1"].principal = STRANGER.principal
+        async with asking(direct) as task:
+            assert not task.done()
+            assert decider.counts["misdirected"] == 1
+        # An answer is not sent to an address at which somebody else is.
+        async with asking(back) as task:
+            assert not task.done()
+            assert decider.counts["unsent"] == 1
+        only = await service.point(path=AskPath.DIRECT, links=pep, points=[nowhere])
+        with refused("pep.unreachable"):
+            await only.ask(QUESTION)
+
+    run(test)
+
+
+def test_a_path_needs_what_it_uses() -> None:
+    links = Links({}, "", PEP.principal)
+    every: list[dict[str, Any]] = [
+        {"path": AskPath.DIRECT},
+        {"path": AskPath.DIRECT, "links": links},
+        {"path": AskPath.FABRIC},
+        {"path": AskPath.STRAIGHT_BACK},
+        {"path": AskPath.STRAIGHT_BACK, "links": links},
+    ]
+    for settings in every:
+        with pytest.raises(MalformedError, match=r"pep\.path"):
+            EnforcementPoint(None, PEP, rights_of(), **settings)
+
+
+def test_scripts_ask_without_an_event_loop() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[EnforcementPoint]:
+        async with (
+            EmbeddedFabric() as fabric,
+            PolicyDecisionPoint(fabric, PDP, Policies()),
+            EnforcementPoint(fabric, PEP, rights_of()) as point,
+        ):
+            yield point
+
+    with BlockingPoint(opened) as point:
+        for name in ("1", "2"):
+            assert point.ask(AccessQuestion.of(("user", "alice"), "read", ("document", name))).permits()
+    with pytest.raises(RefusedError, match=r"pep\.closed"):
+        point.ask(QUESTION)
+
+
+def test_a_script_that_cannot_open_its_point_ends() -> None:
+    def opened() -> EnforcementPoint:
+        raise FailedError("fabric.unreachable", "nobody is there")
+
+    with pytest.raises(FailedError, match=r"fabric\.unreachable"), BlockingPoint(opened):
+        pass
