@@ -216,8 +216,8 @@ ANSWERS = [
 
 def test_answers_of_policies_are_audited_too(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "log", "urn:penstock:pdp:0")
-    journal.write(ASKING, ANSWERS[:5])
-    journal.write(msgspec.structs.replace(ASKING, id="r", took=1_000), ANSWERS[5:])
+    journal.record(ASKING, ANSWERS[:5])
+    journal.record(msgspec.structs.replace(ASKING, id="r", took=1_000), ANSWERS[5:])
     journal.close()
     whole = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     wrong = [whole[0] | {"data": whole[0]["data"] | change} for change in (

@@ -24,8 +24,10 @@ ANSWER_TEXT: Final = 1_000
 ANSWER_DUTIES: Final = 64
 ANSWER_POLICIES: Final = 256
 ANSWER_ACTIONS: Final = 64
-#: changes in one policy update
+#: changes in one policy update; updates whose results a decision point keeps, and results of one of them
 UPDATE_CHANGES: Final = 1_000
+FEED_UPDATES: Final = 64
+FEED_CACHES: Final = 1_000
 #: a decision point: keys that it subscribes to, senders that it remembers; an enforcement point: questions that wait
 #: for an answer, answers to one of them that are verified, and policies whose newest change it remembers
 POINT_KEYS: Final = 100_000
@@ -71,8 +73,9 @@ class AuthorityLimits(ModeratorLimits, StoreLimits):
     domain_snapshot_every: int = 500
     #: seconds: the shortest lifetime of a capability that is renewed
     domain_shortest: int = 30
-    #: cached answers of one decision point: their number and bytes, subjects and objects of one graph of labels, and
-    #: sets of requests that are tried for one question and one combination of bound attributes
+    #: decision points whose answers are cached; the answers of each: their number and bytes, subjects and objects of
+    #: one graph of labels, and sets of requests that are tried for one question and one combination of bound attributes
+    recycling_points: int = 16
     recycling_entries: int = 10_000
     recycling_bytes: int = 64 << 20
     recycling_labels: int = 4_096

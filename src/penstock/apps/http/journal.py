@@ -1,11 +1,10 @@
 """The decision log of the service: a CloudEvent a line, for each decision, written before it is sent.
 
 The caller, the subject and resource, the decision, its policy and revision, and how long it took; no
-properties, which may be anybody's secrets. One write for all decisions of a question; the file is opened again when it
-was moved away. What audits read of it is in docs/reference/decision-log.md.
+properties, which may be anybody's secrets. One write for all decisions of a question. What audits read of it is in
+docs/reference/decision-log.md.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring_ascii
@@ -14,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.errors import FailedError
 from penstock.guard.decision_log import ANSWERED
 from penstock.policy.language.results import XacmlDecision
+from penstock.store.files.appended_lines import AppendedLines
 
 _SAID: Final = {one: one.value for one in XacmlDecision}
 _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
@@ -47,54 +46,20 @@ class DecisionContext(Struct, frozen=True, gc=False):
     request_id: str | None
 
 
-class Journal:
+class Journal(AppendedLines):
     """See the module. Raises `FailedError` (`log.write`) when a record could not be written."""
 
     def __init__(self, path: Path, source: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._quoted_source = _quoted(source)
-        self._file: int | None = None
-        self._unsynced = False
 
-    def write(self, asking: DecisionContext, decided: Sequence[Decided]) -> None:
+    def record(self, asking: DecisionContext, decided: Sequence[Decided]) -> None:
         """Append the decisions of a question."""
         if len(decided) == 1:
-            lines = self._line(asking, 0, decided[0], asking.took).encode()
+            self.write(self._line(asking, 0, decided[0], asking.took).encode())
         else:
             took = asking.took // (len(decided) or 1)
-            lines = "".join(self._line(asking, place, one, took) for place, one in enumerate(decided)).encode()
-        try:
-            if self._file is None:
-                # Only its owner can read it: requests are confidential.
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._file = os.open(self._path, flags, 0o600)
-            whole = os.write(self._file, lines) == len(lines)
-        except OSError as error:
-            raise self._failed(error.strerror or "it failed") from error
-        self._unsynced = True
-        if not whole:
-            # A line that was cut off stays a separate line.
-            os.write(self._file, b"\n")
-            raise self._failed("not all of a record could be written")
-
-    def sync(self) -> None:
-        """Flush to the disk, and check whether the file still has its name."""
-        if self._file is None:
-            return
-        try:
-            if self._unsynced:
-                os.fsync(self._file)
-                self._unsynced = False
-            if not self._path.exists() or not os.path.samestat(self._path.stat(), os.fstat(self._file)):
-                self.close()
-        except OSError as error:
-            raise self._failed(error.strerror or "it failed") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            self.write("".join(self._line(asking, place, one, took) for place, one in enumerate(decided)).encode())
 
     def _line(self, asking: DecisionContext, place: int, one: Decided, took: int) -> str:
         """Return a record. It is formatted by hand, because it is half of the cost of a cached question."""
@@ -112,8 +77,3 @@ class Journal:
             f'"because":{because},"revision":{_quoted(asking.revision)},"took":{took},"subject":{{"type":{_quoted(who)},"id":{_quoted(whose)}}},'
             f'"action":{_quoted(one.action)},"resource":{{"type":{_quoted(what)},"id":{_quoted(which)}}}{rest}}}}}\n'
         )
-
-    def _failed(self, why: str) -> FailedError:
-        self.close()
-        hint = "nothing is allowed that cannot be recorded: make room, or name another file"
-        return FailedError("log.write", f"a decision cannot be written to `{self._path}`: {why}", hint=hint)

@@ -384,7 +384,7 @@ class DecisionService:
             name, settings.clock(), endpoint, bundle.revision, bundle.because, micros, caller, request
         )
         try:
-            settings.journal.write(asking, decided)
+            settings.journal.record(asking, decided)
         except PenstockError as error:
             self.unrecorded = error
             raise

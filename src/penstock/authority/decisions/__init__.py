@@ -10,4 +10,6 @@
 - `decision_point` answers requests on a fabric and over links.
 - `enforcement_point` asks, and believes only who may decide.
 - `links` is the port for authenticated links between points.
+- `policy_feed` publishes the updates and heartbeats of a decision point.
+- `secondary_point` is the cache of answers beside an enforcement point.
 """

@@ -36,6 +36,7 @@ from penstock.authority.limits import ANSWER_BYTES, ANSWER_POLICIES, UPDATE_CHAN
 from penstock.codec.sexp import OMITTED, Named, parse_canonical
 from penstock.crypto import Signer
 from penstock.errors import LimitError
+from penstock.fabric import Fabric, Qos
 from penstock.model.principals import Principal
 from penstock.trust.limits import POLICY_NUMBER
 from penstock.trust.policy_events import BEGINNING
@@ -167,6 +168,22 @@ def read_update(data: bytes) -> UnverifiedValue[PolicyUpdate | PolicyHeartbeat |
     return read_signed(parse_canonical(data), *kinds)
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateTopics:
+    """The topic of updates and heartbeats, and the topic of results, both with the point's digest as the key."""
+
+    updates: str = "policy-updates"
+    results: str = "update-results"
+
+    async def declare(self, fabric: Fabric) -> None:
+        """Declare both. Raises as `Fabric.declare`."""
+        await fabric.declare(self.updates, _QOS)
+        await fabric.declare(self.results, _QOS)
+
+
+_QOS: Final = Qos(history=1_000)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The point's side.
 
@@ -263,7 +280,8 @@ class UpdateFollower:
         #: the last update: number and digest
         self._number = 0
         self._head = BEGINNING
-        self._revisions: Mapping[str, str] = {}
+        #: the revision of each policy, and when it was changed
+        self.policies: Mapping[str, tuple[str, datetime]] = {}
         #: the last heartbeat: its date, and when it was heard by the steady clock
         self._beat = float("-inf")
         self._heard = float("-inf")
@@ -272,9 +290,17 @@ class UpdateFollower:
         self._forked = False
 
     @property
-    def revisions(self) -> Mapping[str, str]:
-        """The revisions of the last heartbeat that was followed."""
-        return self._revisions
+    def revisions(self) -> dict[str, str]:
+        """The revision of each policy, as far as it was followed."""
+        return {name: revision for name, (revision, _) in self.policies.items()}
+
+    def could_follow(self, value: PolicyUpdate | PolicyHeartbeat) -> bool:
+        """Return whether a statement, which may be forged, would be news."""
+        if self._began is not None and value.began < self._began:
+            return False
+        if isinstance(value, PolicyHeartbeat):
+            return value.time.timestamp() > self._beat
+        return value.began == self._began and value.number >= self._number
 
     def is_fresh(self, now: float, steady: float) -> bool:
         """Return whether the cache can be used."""
@@ -302,11 +328,10 @@ class UpdateFollower:
             self._lost = True
             return FollowResult.LOST
         self._number, self._head = value.number, signed.digest
-        revisions = dict(self._revisions)
-        revisions.pop(value.policy, None)
+        policies = {name: known for name, known in self.policies.items() if name != value.policy}
         if value.after is not None:
-            revisions[value.policy] = value.after
-        self._revisions = revisions
+            policies[value.policy] = (value.after, value.time)
+        self.policies = policies
         return FollowResult.NEXT
 
     def take_heartbeat(self, signed: SignedValue[PolicyHeartbeat], now: float, steady: float) -> FollowResult:
@@ -325,9 +350,9 @@ class UpdateFollower:
             self._forked = self._lost = True
             return FollowResult.LOST
         self._beat, self._heard = date, steady
-        if same and not self._lost and value.number == self._number and value.revisions == self._revisions:
+        if same and not self._lost and value.number == self._number and value.revisions == self.revisions:
             return FollowResult.NOTHING
         self._began, self._number, self._head = value.began, value.number, value.head
-        self._revisions = value.revisions
+        self.policies = {policy.id: (policy.revision, policy.changed) for policy in value.policies}
         self._lost = self._forked = False
         return FollowResult.JOIN
