@@ -1,5 +1,6 @@
 """Active roles as a source of authority: the paper's detective, what must not count, and roles of the past."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
@@ -25,7 +26,9 @@ from tests.guard.london import (
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.guard import Decision, Delivery, Effect, EventRequest, NetworkRequest, decide, environment
+from penstock.guard.enforce import Rules
 from penstock.guard.roles import ActiveRoles, RoleAuthority, RoleHistory
+from penstock.model.values import Scalar
 from penstock.roles.engine import (
     ActivateRole,
     Appoint,
@@ -146,6 +149,62 @@ def test_attributes_that_the_version_lacks() -> None:
     engine = tracking("allow owner to subscribe self/uk.gov.pito.Numberplate(location, numberplate);")
     [branch] = ask(engine, verified=V4799).require().branches
     assert branch.attributes == frozenset({LOCATION})
+
+
+BLACK_BOX = """
+predicate top(plate: string, place: string, most: integer);
+allow tracker(p) to subscribe self/uk.gov.pito.Numberplate(location, timestamp) where .location <> 'Soho'
+    matching top(p, .location, 50);
+"""
+
+
+def test_a_black_box_gets_attributes_role_parameters_and_constants() -> None:
+    asked: list[dict[str, object]] = []
+    logged: list[tuple[str, str, bool | None]] = []
+
+    def top(values: Mapping[str, Scalar], given: Mapping[str, Scalar]) -> bool:
+        asked.append(dict(values))
+        assert "time" in given
+        return values["place"] == "Victoria"
+
+    restriction = ask(tracking(BLACK_BOX)).require()
+    [branch] = restriction.branches
+    [name] = branch.guards
+    assert SUSPECT not in name
+    assert name.startswith("top(most, place, plate)#")
+    deliver = Delivery(restriction, TYPE, rules=Rules({"top": top}, on_guard=lambda *one: logged.append(one)))
+    assert deliver(transit(), HERE) is not None
+    assert asked == [{"plate": SUSPECT, "place": "Victoria", "most": 50}]
+    assert deliver(transit(location="Vauxhall"), HERE) is None
+    # The selector beside it decides first. A null is not shown to the predicate.
+    asked.clear()
+    assert deliver(transit(location="Soho"), HERE) is None
+    assert deliver(transit(location=None), HERE) is None
+    assert not asked
+    assert [(one, held) for _, one, held in logged] == [(name, True), (name, False)]
+
+
+@pytest.mark.parametrize("answer", [None, "yes", 1, "raises"])
+def test_anything_but_true_refuses(answer: object) -> None:
+    def top(_values: Mapping[str, Scalar], _given: Mapping[str, Scalar]) -> bool:
+        if answer == "raises":
+            raise ValueError
+        return answer  # type: ignore[return-value]  # as functions do
+
+    held: list[bool | None] = []
+    problems: list[str] = []
+    rules = Rules(
+        {} if answer is None else {"top": top},
+        on_problem=lambda code, _: problems.append(code),
+        on_guard=lambda _event, _guard, result: held.append(result),
+    )
+    assert Delivery(ask(tracking(BLACK_BOX)).require(), TYPE, rules=rules)(transit(), HERE) is None
+    if answer is None:
+        assert (problems, held) == (["guard.unknown"], [None])
+    elif answer == "raises":
+        assert (problems, held) == (["guard.failed"], [None])
+    else:
+        assert (problems, held) == ([], [False])
 
 
 def test_predicates_and_hours_become_parts_of_the_branch() -> None:

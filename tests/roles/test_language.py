@@ -56,6 +56,18 @@ def test_an_activation_rule() -> None:
     assert rule.conditions[2].selector.text == "hour * 2 >= 16 AND level > 1"  # type: ignore[union-attr]
 
 
+def test_a_predicate_that_brokers_evaluate() -> None:
+    source = "role r(x: string);\n\npredicate top(name: string, most: integer);\npredicate late();\n\n"
+    rule = "allow r(x) to publish self/t.A matching top(x, 3) matching late();\n"
+    policy = read_policy(source + rule)
+    assert [one.body for one in policy.predicates().values()] == [None, None]
+    assert read_policy(format_policy(policy)) == policy
+    assert "predicate top(name: string, most: integer);" in format_policy(policy)
+    for wrong, code in (("top(x)", "role.arity"), ("top(3, 3)", "role.kind"), ("top(y, 3)", "role.unbound")):
+        found = policy_problems(parse_policy(source + f"allow r(x) to publish self/t.A matching {wrong};"))
+        assert [one.code for one in found] == [code]
+
+
 def test_an_authorisation_rule() -> None:
     policy = read_policy(
         DECLARED

@@ -17,7 +17,7 @@ and end its own sessions, appoint and withdraw. If the founding is signed, so mu
 whoever can write to the store acts for the domain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar, Final
@@ -138,8 +138,18 @@ class RoleBook:
 
     def refresh(self) -> None:
         """Apply the changes that others have made."""
-        for change in self._ledger.read(self._head.number + 1):
-            self._take(change)
+        self.take(self.unread())
+
+    def unread(self) -> list[Change]:
+        """Read the changes that others have made, and apply nothing. It may run in another thread than the rest."""
+        return list(self._ledger.read(self._head.number + 1))
+
+    def take(self, changes: Iterable[Change]) -> frozenset[Principal]:
+        """Apply changes that were read, and return the principals whose privileges may have changed."""
+        affected: dict[Principal, None] = {}
+        for change in changes:
+            affected.update(dict.fromkeys(self._take(change)[1]))
+        return frozenset(affected)
 
     def advance(self, now: datetime) -> RoleOutcome:
         """Let time pass. What ends by time is not stored: it follows from what is."""
@@ -194,7 +204,7 @@ class RoleBook:
                 if error.code != "store.conflict":
                     raise
                 continue
-            return [self._take(one) for one in stored]
+            return [self._take(one)[0] for one in stored]
         raise RefusedError("store.conflict", f"`{self._ledger.name}` changes too often", hint="try again")
 
     def _entries(self, changes: Sequence[RoleChange], who: Principal, why: str, nonce: bytes | None) -> list[NewChange]:
@@ -222,9 +232,10 @@ class RoleBook:
         """Return all changes with their times, for `RoleHistory`."""
         return [(one.when, self._read(one)[0]) for one in self._ledger.read(2)]
 
-    def _take(self, stored: Change) -> RoleOutcome:
+    def _take(self, stored: Change) -> tuple[RoleOutcome, frozenset[Principal]]:
+        """Apply a change; return its outcome, and who was affected, also by the time that has passed before it."""
         change, entry = self._read(stored)
-        self.engine.advance(stored.when)
+        passed = self.engine.advance(stored.when)
         if entry is not None:
             if not self._permitted(entry.author, entry.by, change):
                 raise _foreign(stored, "it is not signed with a key that may do this")
@@ -232,7 +243,7 @@ class RoleBook:
                 self._remember(entry.by, entry.nonce, entry.time)
         outcome = self.engine.apply(change)
         self._head = stored.head
-        return outcome
+        return outcome, passed.affected | outcome.affected
 
     def _remember(self, by: Principal, nonce: bytes, time: datetime) -> None:
         self._applied[by, nonce] = time

@@ -16,7 +16,10 @@ from functools import lru_cache
 from types import CodeType, MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from penstock.errors import EvaluationError, MalformedError, RefusedError, expect
+from penstock.codec.sexp import SExp, canonical
+from penstock.codec.values import value_to_sexp
+from penstock.crypto import digest
+from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError, expect
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, Restriction, check_forced
 from penstock.model.events import Event, EventRows, TransitEvent
@@ -219,11 +222,58 @@ class OwnGuard(str):
         return self
 
 
+class BoundGuard(str):
+    """A broker's guard with arguments: it is called with the values of its parameters in place of the event's values.
+
+    A parameter is bound to an attribute of the event or to a constant. If an attribute is null, the guard is not asked,
+    and refuses. The name identifies the guard and its arguments, and contains none of the constants.
+    """
+
+    __slots__ = ("_attributes", "_constants", "guard")
+
+    #: the name that brokers know
+    guard: str
+    _attributes: Mapping[str, AttributeId]
+    _constants: Mapping[str, Value]
+
+    def __new__(
+        cls, guard: str, attributes: Mapping[str, AttributeId], constants: Mapping[str, Value] = MappingProxyType({})
+    ) -> "BoundGuard":
+        """Bind the parameters of a guard."""
+        told: list[SExp] = [guard.encode()]
+        told += [(b"attribute", name.encode(), one.encode()) for name, one in sorted(attributes.items())]
+        told += [(b"constant", name.encode(), value_to_sexp(value)) for name, value in sorted(constants.items())]
+        names = ", ".join(sorted((*attributes, *constants)))
+        self = super().__new__(cls, f"{guard}({names})#{digest(canonical(tuple(told))).hex()[:16]}")
+        self.guard, self._attributes, self._constants = guard, attributes, constants
+        return self
+
+    def bind(self, ask: Guard) -> Guard:
+        """Return a guard over the values of events from one over the values of parameters."""
+        attributes, constants = self._attributes, self._constants
+
+        def bound(values: Values, environment: Environment) -> bool:
+            found = {name: values.get(attribute) for name, attribute in attributes.items()}
+            if None in found.values():
+                return False
+            return ask(MappingProxyType({**constants, **found}), environment)
+
+        return bound
+
+
 OnProblem: TypeAlias = Callable[[str, tuple[str, ...]], None]
 """Receives the error code that disabled a branch, and the branch's credentials. For logs and metrics."""
 
 
 def ignore_problem(_code: str, _because: tuple[str, ...]) -> None:
+    """Ignore it."""
+
+
+OnGuard: TypeAlias = Callable[[str, str, bool | None], None]
+"""Receives an event's id, the name of a guard, and its result: None if it failed or is not known. For logs."""
+
+
+def ignore_guard(_event: str, _guard: str, _held: bool | None) -> None:
     """Ignore it."""
 
 
@@ -234,9 +284,13 @@ class Rules:
     guards: Mapping[str, Guard] = field(default_factory=dict)
     environment: Schema = field(default_factory=environment_schema)
     on_problem: OnProblem = ignore_problem
+    on_guard: OnGuard = ignore_guard
 
     def guard(self, name: str) -> Guard | None:
         """Return a guard's function, if it is known."""
+        if isinstance(name, BoundGuard):
+            ask = self.guards.get(name.guard)
+            return None if ask is None else name.bind(ask)
         return name.ask if isinstance(name, OwnGuard) else self.guards.get(name)
 
 
@@ -249,6 +303,7 @@ class _Gate:
         branch.when.condition.check(rules.environment)
         self.because = branch.because
         self._on_problem = rules.on_problem
+        self._on_guard = rules.on_guard
         self._condition = condition
         self._where = None if condition == TRUE else compile_selector(condition)
         dynamic = branch.when.condition
@@ -262,7 +317,7 @@ class _Gate:
         self.reads = self._where is not None or bool(self._guards)
         self.always = self._where is None and self._dynamic is None and not self._dated and not self._guards
 
-    def __call__(self, values: Values, environment: Environment) -> bool:
+    def __call__(self, values: Values, environment: Environment, event: str = "") -> bool:
         try:
             if self._dated and not self._in_time(environment):
                 return self._problem("guard.not-valid-now")
@@ -272,12 +327,12 @@ class _Gate:
                 return False
         except EvaluationError as error:
             return self._problem(error.code)
-        return not self._guards or self._ask(values, environment)
+        return not self._guards or self._ask(values, environment, event)
 
     def of_rows(self, layout: Sequence[str]) -> Callable[[Row, Environment], bool]:
         """Return the same for rows with values of these attributes."""
         if self._dated or self._dynamic is not None or self._guards or self._where is None:
-            return lambda row, environment: self(_without_nulls(layout, row), environment)
+            return lambda row, environment: self(_without_nulls(layout, row), environment, row[0])
         where = compile_for_rows(self._condition, {name: place for place, name in enumerate(layout, _FIXED)})
 
         def holds(row: Row, _environment: Environment) -> bool:
@@ -294,18 +349,23 @@ class _Gate:
             return False
         return (self._starts is None or self._starts <= now) and (self._ends is None or now <= self._ends)
 
-    def _ask(self, values: Values, environment: Environment) -> bool:
+    def _ask(self, values: Values, environment: Environment, event: str) -> bool:
         # A guard answers; it changes nothing.
         values, environment = MappingProxyType(values), MappingProxyType(environment)
-        for _name, guard in self._guards:
-            if guard is None:
-                return self._problem("guard.unknown")
+        for name, guard in self._guards:
+            held, problem = None, ""
             try:
-                held = guard(values, environment)
+                held = None if guard is None else guard(values, environment) is True
+                problem = "guard.unknown" if guard is None else ""
             except Exception:  # noqa: BLE001  # a black box may raise anything, and whatever raises refuses
-                return self._problem("guard.failed")
+                problem = "guard.failed"
+            try:
+                self._on_guard(event, name, held)
+            except PenstockError as error:
+                # What cannot be recorded is not allowed.
+                return self._problem(error.code)
             if held is not True:
-                return False
+                return self._problem(problem) if problem else False
         return True
 
     def _problem(self, code: str) -> bool:
@@ -376,7 +436,7 @@ class Delivery:
         for gate, show, branch in self._branches:
             if branch.only is not None and event.key not in branch.only:
                 continue
-            if gate.always or gate(values, environment):
+            if gate.always or gate(values, environment, event.id):
                 if shown is None:
                     shown = self._nulls.copy()
                 show(values, shown)
@@ -569,7 +629,7 @@ class Publication:
         if self._passed is not None:
             final = self._passed(event.values)
         else:
-            final = self._settle(list(self._candidates(self._stated(event.values), environment)), environment)
+            final = self._settle(list(self._candidates(event, environment)), environment, event.id)
         if final is None:
             raise RefusedError(
                 "guard.not-permitted",
@@ -578,19 +638,18 @@ class Publication:
             )
         return TransitEvent(event_type.key, event_type.ancestors, MappingProxyType(final), event.id, event.time)
 
-    def _candidates(
-        self, stated: Mapping[AttributeId, Scalar], environment: Environment
-    ) -> Iterator[tuple[_Gate, dict[str, Scalar]]]:
+    def _candidates(self, event: Event, environment: Environment) -> Iterator[tuple[_Gate, dict[str, Scalar]]]:
         """Yield the part of an event that each branch permits, if the branch applies to that part."""
+        stated = self._stated(event.values)
         for forced, branches in self._chosen(stated):
             for gate, branch in branches:
                 candidate: dict[str, Scalar] = {a: v for a, v in stated.items() if branch.shows(a)}
                 candidate.update(forced)
-                if gate.always or gate(candidate, environment):
+                if gate.always or gate(candidate, environment, event.id):
                     yield gate, candidate
 
     def _settle(
-        self, held: list[tuple[_Gate, dict[str, Scalar]]], environment: Environment
+        self, held: list[tuple[_Gate, dict[str, Scalar]]], environment: Environment, event: str
     ) -> dict[str, Scalar] | None:
         """Return the union of the branches' parts; a branch that does not apply to the union is dropped.
 
@@ -603,7 +662,7 @@ class Publication:
             kept = [
                 (gate, candidate)
                 for gate, candidate in held
-                if not gate.reads or len(candidate) == len(final) or gate(final, environment)
+                if not gate.reads or len(candidate) == len(final) or gate(final, environment, event)
             ]
             if len(kept) == len(held):
                 return final

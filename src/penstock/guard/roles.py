@@ -7,7 +7,8 @@ periods, so that last month's events are judged by last month's roles.
 Roles grant rights on types and networks of named owners only: usually of the domain whose roles they are. A privilege
 lists attributes by name. Those that a type does not have are left out; if a forced value or a predicate uses such an
 attribute, the privilege grants nothing. A condition on the time of day is evaluated for each event, in the time zone of
-the broker or job; on a network it cannot be, and grants nothing.
+the broker or job; on a network it cannot be, and grants nothing. A predicate that the policy declares without a
+selector is a guard of the local broker (`BoundGuard`): if the broker does not know it, it refuses.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.guard.decision import DecisionProblem, EventRequest, NetworkRequest, Request, Ruling
+from penstock.guard.enforce import BoundGuard
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, TypeScope, When, check_forced, force
 from penstock.model.limits import CACHE_ENTRIES
@@ -27,12 +29,13 @@ from penstock.model.values import Schema
 from penstock.roles.engine import (
     GroundEventPrivilege,
     GroundNetworkPrivilege,
+    GroundPredicate,
     HeldPrivilege,
     RoleChange,
     RoleEngine,
     RoleOutcome,
 )
-from penstock.roles.language import EVENT
+from penstock.roles.language import EVENT, EventAttribute
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
 from penstock.trust.limits import GRANTS_PER_PRINCIPAL
@@ -259,6 +262,7 @@ def _branch(request: EventRequest, period: PrivilegePeriod, privilege: GroundEve
     name, by_name = event_type.name, event_type.by_name
     used = [*(attribute for attribute, _ in privilege.forced)]
     used += [attribute.removeprefix(EVENT) for attribute in sorted(privilege.where.attributes)]
+    used += [one.name for ask in privilege.asks for _, one in ask.arguments if isinstance(one, EventAttribute)]
     missing = [attribute for attribute in used if attribute not in by_name]
     if missing:
         raise MalformedError(
@@ -274,9 +278,19 @@ def _branch(request: EventRequest, period: PrivilegePeriod, privilege: GroundEve
         attributes=None if listed is None else frozenset(by_name[one].id for one in listed if one in by_name),
         forced=force({by_name[attribute].id: value for attribute, value in privilege.forced}),
         where=privilege.where.rename({EVENT + one: str(by_name[one].id) for one in used}),
+        guards=frozenset(_guard(one, event_type) for one in privilege.asks),
         when=When(period.validity, period.held.when),
         because=_because(period.held),
     )
+
+
+def _guard(predicate: GroundPredicate, event_type: EventType) -> BoundGuard:
+    arguments = dict(predicate.arguments)
+    attributes = {
+        name: event_type.by_name[one.name].id for name, one in arguments.items() if isinstance(one, EventAttribute)
+    }
+    constants = {name: one for name, one in arguments.items() if not isinstance(one, EventAttribute)}
+    return BoundGuard(predicate.name, attributes, constants)
 
 
 def _check(branch: Branch, event_type: EventType, environment: Schema) -> None:

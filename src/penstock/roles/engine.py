@@ -373,6 +373,14 @@ class RoleOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class GroundPredicate:
+    """A predicate that brokers evaluate: each parameter is bound to an attribute of the event or to a value."""
+
+    name: str
+    arguments: tuple[tuple[str, EventAttribute | Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroundEventPrivilege:
     """A right on event types with all values filled in. `where` speaks about attributes as `event.NAME`."""
 
@@ -383,6 +391,8 @@ class GroundEventPrivilege:
     attributes: tuple[str, ...] | None
     forced: tuple[tuple[str, Value], ...]
     where: Selector
+    #: predicates that only the local broker evaluates
+    asks: tuple[GroundPredicate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1301,11 +1311,15 @@ class RoleEngine:
                 return GroundNetworkPrivilege(right, NetworkName(self.owner(owner), network))
             case EventPrivilege():
                 conditions = [] if privilege.where is None else [substitute(privilege.where, binding)]
+                asks: list[GroundPredicate] = []
                 for call in privilege.matching:
                     predicate = self._predicates[call.name]
                     names = [parameter.name for parameter in predicate.parameters]
                     terms = dict(zip(names, call.arguments, strict=True))
-                    conditions.append(_called(predicate.body, terms, binding))
+                    if predicate.body is None:
+                        asks.append(GroundPredicate(call.name, tuple(_arguments_of(terms, binding))))
+                    else:
+                        conditions.append(_called(predicate.body, terms, binding))
                 forced = [(name, _ground(term, binding)) for name, term in privilege.forced]
                 return GroundEventPrivilege(
                     privilege.right,
@@ -1315,6 +1329,7 @@ class RoleEngine:
                     privilege.attributes,
                     tuple((name, value) for name, value in forced if value is not None),
                     conjunction(*conditions),
+                    tuple(asks),
                 )
 
     def owner(self, name: str) -> Principal:
@@ -1468,6 +1483,17 @@ def substitute(selector: Selector, values: Mapping[str, Scalar]) -> Selector:
         return literal(values[attribute.name]) if attribute.name in values else attribute
 
     return _rebuilt(selector, change)
+
+
+def _arguments_of(
+    terms: Mapping[str, RoleTerm], binding: Mapping[str, Value]
+) -> Iterator[tuple[str, EventAttribute | Value]]:
+    """Yield the arguments of a predicate: attributes stay names, and variables become values."""
+    for name, term in terms.items():
+        value = term if isinstance(term, EventAttribute) else _ground(term, binding)
+        if value is None:
+            raise MalformedError("role.unbound", f"parameter `{name}` of a predicate has no value")
+        yield name, value
 
 
 def _called(body: Selector, terms: Mapping[str, RoleTerm], binding: Mapping[str, Value]) -> Selector:

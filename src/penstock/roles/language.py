@@ -176,11 +176,11 @@ class FactDeclaration(PolicyStatement):
 
 @dataclass(frozen=True, slots=True)
 class PredicateDeclaration(PolicyStatement):
-    """A named condition on events: a selector over its parameters."""
+    """A named condition on events: a selector over its parameters. Without a body, the local broker evaluates it."""
 
     name: str
     parameters: tuple[RoleParameter, ...]
-    body: Selector
+    body: Selector | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,8 +512,7 @@ class _PolicyReader:
                 return self.fact()
             case "predicate":
                 name, parameters = self.name("a predicate's name"), self.parameters()
-                self.expect("is", "write `predicate NAME(PARAMETERS) is SELECTOR;`")
-                return PredicateDeclaration(name, parameters, self.selector())
+                return PredicateDeclaration(name, parameters, self.selector() if self.take("is") else None)
             case "activate":
                 role, arguments = self.name("a role"), self.arguments()
                 return ActivationRule(role, arguments, self.conditions() if self.take("if") else ())
@@ -902,7 +901,8 @@ class _PolicyChecker:
                     key = ("predicate", one.name)
                     self.parameters(one.parameters, one.at)
                     schema = {parameter.name: AttributeSpec(parameter.kind.kind) for parameter in one.parameters}
-                    self.selector(one.body, schema, one.at)
+                    if one.body is not None:
+                        self.selector(one.body, schema, one.at)
                 case _:
                     continue
             if key in seen:
@@ -1078,7 +1078,7 @@ class _PolicyChecker:
     def call(self, call: PredicateCall, kinds: "_Kinds") -> None:
         predicate = self.predicates.get(call.name)
         if predicate is None:
-            hint = f"declare it: `predicate {call.name}(…) is …;`"
+            hint = f"declare it: `predicate {call.name}(…) is …;`, or without `is` if brokers evaluate it"
             self.problem("role.unknown", f"unknown predicate `{call.name}`", call.at, hint)
             return
         for term in call.arguments:
@@ -1191,7 +1191,7 @@ def format_statement(one: Statement) -> str:
         case FactDeclaration(name, parameters, kind):
             return f"fact {name}{_parameters(parameters)};" if kind is None else f"fact {name}: {kind};"
         case PredicateDeclaration(name, parameters, body):
-            return f"predicate {name}{_parameters(parameters) or '()'} is {body.text};"
+            return f"predicate {name}{_parameters(parameters) or '()'}{'' if body is None else f' is {body.text}'};"
         case ActivationRule(role, arguments, conditions):
             return _rule(f"activate {role}{_arguments(arguments)}", conditions)
         case AuthorisationRule(role, arguments, privilege, conditions):

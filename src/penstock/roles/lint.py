@@ -76,6 +76,8 @@ class _Linter:
                 self.impossible.add(id(rule))
                 yield PolicyProblem("role.never", f"this rule for `{rule.role}` can never apply: {reason}", rule.at)
         for predicate in self.policy.predicates().values():
+            if predicate.body is None:
+                continue
             reason = contradiction([predicate.body], _schema(predicate.parameters))
             if reason:
                 yield PolicyProblem("role.never", f"predicate `{predicate.name}`: {reason}", predicate.at)

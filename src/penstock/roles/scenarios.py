@@ -36,6 +36,7 @@ from penstock.roles.engine import (
     GroundAppointPrivilege,
     GroundEventPrivilege,
     GroundNetworkPrivilege,
+    GroundPredicate,
     HeldPrivilege,
     OpenSession,
     RelyOnRecord,
@@ -45,7 +46,7 @@ from penstock.roles.engine import (
     SetFact,
     WithdrawAppointment,
 )
-from penstock.roles.language import CredentialKind, ParameterKind, RoleParameter, read_policy
+from penstock.roles.language import CredentialKind, EventAttribute, ParameterKind, RoleParameter, read_policy
 from penstock.selector import ALWAYS
 
 _STEPS: Final[Mapping[str, frozenset[str]]] = {
@@ -321,14 +322,20 @@ def describe_privilege(held: HeldPrivilege, names: Mapping[Principal, str]) -> s
         case GroundAppointPrivilege(right, appointment, arguments):
             listed = ", ".join("_" if one is None else str(one) for one in arguments)
             return f"{right} {appointment}{f'({listed})' if arguments else ''}{when}"
-        case GroundEventPrivilege(right, owner, types, below, attributes, forced, where):
+        case GroundEventPrivilege(right, owner, types, below, attributes, forced, where, asks):
             values = dict(forced)
             shown = [*values] if attributes is None else attributes
             parts = [f"{name} = {values[name]}" if name in values else name for name in shown]
             listed = ", ".join(["*"] * (attributes is None) + parts)
             condition = "" if where == ALWAYS else f" where {where.text}"
+            condition += "".join(f" matching {_asked(one)}" for one in asks)
             scope = f"{'below ' if below else ''}{names.get(owner, owner.short)}/{types}"
             return f"{right} {scope}({listed}){condition}{when}"
+
+
+def _asked(predicate: GroundPredicate) -> str:
+    arguments = (f".{one.name}" if isinstance(one, EventAttribute) else str(one) for _, one in predicate.arguments)
+    return f"{predicate.name}({', '.join(arguments)})"
 
 
 def _mapping(data: object, known: "set[str] | frozenset[str] | None", what: str) -> dict[str, object]:

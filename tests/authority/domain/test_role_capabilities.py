@@ -135,6 +135,10 @@ def test_privileges_that_cannot_be_capabilities_are_told() -> None:
     found = role_capabilities(active(TRACK), {})
     assert [one.code for one in found.problems] == ["acs.role-type"]
     assert not found.capabilities
+    # Without its condition, the right would be wider than the role's.
+    black_box = "predicate p(); allow guest to subscribe self/uk.gov.pito.Numberplate matching p();"
+    found = role_capabilities(active(black_box), TYPES)
+    assert ([one.code for one in found.problems], found.capabilities) == (["acs.role-predicate"], ())
 
 
 def test_only_the_domain_follows_roles() -> None:

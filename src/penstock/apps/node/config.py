@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from penstock.apps.node.limits import FIXED, SETTABLE, NodeLimits, node_limits
 from penstock.broker.evolution.policy_keeper import StampSettings
@@ -45,12 +45,14 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
-        *("services", "decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
+        *("services", "roles", "decisions", "state", "zone", "facts", "guards", "guard_results"),
+        *("limits", "trust", "fabric", "nats", "domains"),
         *("sealing", "keys", "policies", "stamps"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
 _LONGEST_SKEW: Final = 3600
+_LONGEST_ROLES: Final = 86_400
 #: seconds: stamps with a shorter period would expire before the next one arrives
 _SHORTEST_STAMP: Final = 2.0
 #: seconds: use a log to keep events for longer
@@ -137,6 +139,18 @@ class KeysFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolesFile:
+    """A domain's roles: the store and ledger of the role book, and the owners on whose types they count."""
+
+    MAX_AGE: ClassVar = 30.0
+    store: str
+    ledger: str = "roles"
+    owners: tuple[str, ...] = ()
+    #: seconds after which roles are unknown if the store cannot be read
+    max_age: float = MAX_AGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
     """The content of a node file. Paths are as written, relative to the file's folder.
 
@@ -162,6 +176,10 @@ class NodeFile:
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
     guards: Mapping[str, str] = field(default_factory=dict)
+    #: the file for the results of guards, if they are recorded
+    guard_results: str = ""
+    #: domains' roles, by the domains' names
+    roles: Mapping[str, RolesFile] = field(default_factory=dict)
     limits: NodeLimits
     brokers: Brokers = Brokers.ROUTE_RIGHT
     stamps: Stamps = Stamps.REQUIRED
@@ -207,6 +225,10 @@ def read_node_file(data: str | bytes) -> NodeFile:
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
+        guard_results=_FILE.text("guard_results", table["guard_results"]) if "guard_results" in table else "",
+        roles={
+            name: _roles(f"roles.{name}", one) for name, one in _FILE.table("roles", table.get("roles", {})).items()
+        },
         limits=limits,
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.REQUIRED), Stamps),
@@ -357,6 +379,20 @@ def _guards(table: Mapping[str, object]) -> Mapping[str, str]:
             raise _FILE.wrong(where, "the dotted name of a Python function, such as `package.module:function`")
         found[name] = text
     return MappingProxyType(found)
+
+
+def _roles(where: str, value: object) -> RolesFile:
+    table = _FILE.table(where, value)
+    _FILE.known(f"`{where}`", table, {"store", "ledger", "owners", "max_age"})
+    age = table.get("max_age", RolesFile.MAX_AGE)
+    if type(age) not in (int, float) or not 1 <= age <= _LONGEST_ROLES:  # type: ignore[operator]  # a number
+        raise _FILE.wrong(f"{where}.max_age", f"seconds, from 1 to {_LONGEST_ROLES}")
+    return RolesFile(
+        store=_FILE.text(f"{where}.store", _FILE.needed(f"`{where}`", table, "store")),
+        ledger=_FILE.text(f"{where}.ledger", table.get("ledger", "roles")),
+        owners=_FILE.texts(f"{where}.owners", table.get("owners", [])),
+        max_age=float(age),  # type: ignore[arg-type]  # a number
+    )
 
 
 def _limits(table: Mapping[str, object]) -> NodeLimits:
@@ -531,6 +567,14 @@ brokers = "route-right"
 
 # [guards]                      # predicates that rights name, by their Python functions
 # within-zone = "package.module:function"
+
+# guard_results = "guards.jsonl"  # record the result of each predicate for each event, at the top of this file
+
+# [roles.london]                # active roles of a domain give rights at this broker: the role book in a store
+# store = "sqlite:london.db"    # or postgresql://user@host/database
+# ledger = "roles"
+# owners = ["london"]           # on whose types and networks they count; the domain's own, if it is left out
+# max_age = 30                  # seconds after which roles are unknown if the store cannot be read
 
 # [limits]                      # bounds, see docs/reference/node-file.md
 # client_rate = 6_000_000

@@ -17,6 +17,7 @@ from penstock.apps.node.config import (
     NatsFile,
     NodeFile,
     PeerConfig,
+    RolesFile,
     Stamps,
     read_node_file,
 )
@@ -60,6 +61,7 @@ from penstock.trust.policy_state import Revocations
 # Node files.
 
 
+_SQLITE: Final = "sqlite:"
 _NAMING: Final = NameErrors(
     file="node file",
     no_match="node.no-match",
@@ -68,6 +70,18 @@ _NAMING: Final = NameErrors(
     principal="node.principal",
     help=HELP,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RolesPlace:
+    """Where a domain's roles are, and the owners on whose types and networks they count."""
+
+    domain: Principal
+    store: str
+    ledger: str
+    owners: frozenset[Principal]
+    #: seconds after which roles are unknown if the store cannot be read
+    max_age: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,8 @@ class LoadedNode:
     replicas: frozenset[Principal] = frozenset()
     #: whether this broker has never run before: it has no decision log
     new: bool = True
+    #: where domains' roles are
+    roles: tuple[RolesPlace, ...] = ()
 
     @property
     def key_file(self) -> str:
@@ -207,6 +223,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         domains = names.domains(file.domains)
         policies = load_policies(file.policies, named, names, domains)
         rules = _rules(file)
+        roles = tuple(_roles(name, one, names, Path(path).parent) for name, one in file.roles.items())
         replicas = frozenset(names.find("replicas of keys", word) for word in (file.keys.replicas if file.keys else ()))
     loaded = LoadedNode(
         path,
@@ -225,6 +242,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         rules,
         None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
         replicas,
+        roles=roles,
     )
     loaded = replace(loaded, new=not loaded.decisions.exists())
     _check_writable(loaded.decisions, loaded.decisions.parent)
@@ -257,6 +275,14 @@ def _network(text: str, names: NamedPrincipals) -> NetworkName:
     if not slash:
         raise MalformedError("name.malformed", f"network: `{text[:80]}` is not a network", hint="write `owner/name`")
     return NetworkName(names.find("network", owner), name)
+
+
+def _roles(name: str, file: RolesFile, names: NamedPrincipals, folder: Path) -> RolesPlace:
+    """Return where a domain's roles are; a file is relative to the node file."""
+    domain = names.find("roles", name)
+    owners = frozenset(names.find(f"roles.{name}.owners", word) for word in file.owners)
+    store = f"{_SQLITE}{folder / file.store.removeprefix(_SQLITE)}" if file.store.startswith(_SQLITE) else file.store
+    return RolesPlace(domain, store, file.ledger, owners or frozenset({domain}), file.max_age)
 
 
 def _rules(file: NodeFile) -> Rules:

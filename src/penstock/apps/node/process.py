@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,10 +36,13 @@ from penstock.fabric.tasks import failing, keep_running
 from penstock.guard import DecisionRecord, Recorder
 from penstock.guard.decision_log import Sink
 from penstock.model.principals import Principal
-from penstock.store.files.decision_file import DecisionFile
+from penstock.store.files.decision_file import DecisionFile, GuardFile
 from penstock.store.files.policy_files import PolicyFolder
 from penstock.store.files.sealed_files import QuarantineFolder
 from penstock.trust.credentials import Credentials
+
+if TYPE_CHECKING:
+    from penstock.apps.node.roles import BrokerRoles
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Metrics for Prometheus. They never name a principal, a type or a value.
@@ -246,6 +249,7 @@ class RunningNode:
         self._pushed: dict[Principal, Credentials] = {}
         self._received = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
+        self._roles: list[BrokerRoles] = []
         decisions = DecisionFile(loaded.decisions)
         self._recorder = Recorder(
             source=str(key.principal),
@@ -271,6 +275,7 @@ class RunningNode:
             for number, event in _SIGNALS.items():
                 loop.add_signal_handler(number, getattr(self, event))
                 stack.callback(loop.remove_signal_handler, number)
+            await self._open_roles(stack)
             self._node = await self._make_node(stack)
             # The port of the node opens last, when the node is ready.
             http = await self._listen_http(stack)
@@ -282,6 +287,9 @@ class RunningNode:
                 self._log.say("warning", "stamps-optional", message=WITHOUT_STAMPS)
             self._reloading = keep_running("reloading", self._keep_reloading)
             await self._follow_services(stack)
+            for roles in self._roles:
+                following = keep_running("following roles", partial(roles.follow, self._use_roles, self._log.note))
+                stack.callback(following.cancel)
             await self._stopping.wait()
             self._log.say("info", "stopping", sessions=len(self._node.clients))
             self._reloading.cancel()
@@ -309,8 +317,12 @@ class RunningNode:
     async def _make_node(self, stack: AsyncExitStack) -> Node:
         loaded, world = self._loaded, self._world
         limits = loaded.file.limits
+        settings = loaded.settings(self._key)
+        if loaded.file.guard_results:
+            results = GuardFile(loaded.folder / loaded.file.guard_results, world.clock)
+            settings = replace(settings, rules=replace(loaded.rules, on_guard=results.append))
         node = Node(
-            loaded.settings(self._key),
+            replace(settings, others=tuple(roles.authority for roles in self._roles)),
             self._recorder,
             clock=world.clock,
             reported=self._log.note,
@@ -322,6 +334,19 @@ class RunningNode:
         node.core.local.know(loaded.file.facts)
         self._metrics.watch(node)
         return node
+
+    async def _open_roles(self, stack: AsyncExitStack) -> None:
+        """Open the role books that the file names."""
+        for place in self._loaded.roles:
+            from penstock.apps.node.roles import BrokerRoles  # noqa: PLC0415  # SQLAlchemy takes half a second to import
+
+            found = await asyncio.to_thread(BrokerRoles, place, self._world.clock)
+            stack.callback(found.close)
+            self._roles.append(found)
+
+    def _use_roles(self, principals: frozenset[Principal]) -> None:
+        self._node.core.roles_changed(principals)
+        self._log.say("info", "roles", principals=len(principals))
 
     async def _open_fabric(self, stack: AsyncExitStack) -> FabricSettings | None:
         """Connect to the fabric, if there is one."""
@@ -449,6 +474,7 @@ WITHOUT_STAMPS = "time-stamps are optional: a disconnected broker keeps deliveri
 #: the settings that a node reads only at its start
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
+    *("guard_results", "roles"),
     *("services", "fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
 )
 #: seconds that pushed certificates are gathered

@@ -80,6 +80,13 @@ def _tags(held: HeldPrivilege, types: Mapping[TypeName, VerifiedType]) -> Iterat
                 )
             yield network_tag(network.owner, network.name, [right])
         case GroundEventPrivilege() as privilege:
+            if privilege.asks:
+                raise MalformedError(
+                    "acs.role-predicate",
+                    f"role `{held.record.name}` has a right that depends on predicate `{privilege.asks[0].name}`, which"
+                    " only brokers evaluate, and certificates cannot name",
+                    hint="use a predicate with a selector, or let brokers use the roles directly",
+                )
             when = () if held.when == ALWAYS else (held.when.text,)
             if not privilege.below and privilege.attributes is None and not privilege.forced and not _used(privilege):
                 yield event_tag(privilege.owner, privilege.types, None, [privilege.right], when=when)

@@ -198,6 +198,7 @@ class Core:
             online=ports.check_online,
             agreements=settings.agreements,
             policies=settings.policies,
+            others=settings.others,
         )
         local = LocalBroker(
             settings.network,
@@ -526,6 +527,15 @@ class Core:
         with self.recording():
             self.settle(self.local.change(self.now(), sources=sources))
             self.trust_changed()
+
+    def roles_changed(self, principals: frozenset[Principal]) -> None:
+        """Decide again what these principals asked for: their roles have changed. Raises what recording raises."""
+        self._answers.forget()
+        self._ends.clear()
+        with self.recording():
+            self.settle(self.local.reconsider(self.now(), principals))
+            if not principals.isdisjoint(self.disclosed):
+                self.trust_changed()
 
     def online_changed(self, certificates: frozenset[str] | None) -> None:
         """Decide again what depends on these certificates, or on any (None): their on-line tests have other results.

@@ -13,6 +13,7 @@ from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NO_AGREEMENTS, Agreements, Rules
+from penstock.guard.decision import Authority
 from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
@@ -49,6 +50,8 @@ class NodeSettings:
     agreements: Agreements = NO_AGREEMENTS
     #: the domain's policies for its clients
     policies: Policies = NO_POLICIES
+    #: further sources of authority, such as roles; `Core.roles_changed` says whose answers have changed
+    others: tuple[Authority, ...] = ()
     #: who may see the state of the broker
     operators: frozenset[Principal] = frozenset()
     rules: Rules | None = None

@@ -6,8 +6,11 @@ complete. The file is reopened for each record, so that it can be moved away at 
 write to one file.
 """
 
+import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from penstock.errors import FailedError
@@ -66,6 +69,32 @@ class DecisionFile:
         found = os.fstat(file)
         if self._unsafe.setdefault((found.st_dev, found.st_ino), file) != file:
             os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFile:
+    """A file with the results of guards, a line of JSON for each event and guard: `time`, `event`, `guard`, `held`.
+
+    `held` is null if a guard failed or is not known. Pipelines read it, so that history can be replayed.
+    """
+
+    path: Path
+    clock: Callable[[], datetime]
+
+    def append(self, event: str, guard: str, held: bool | None) -> None:
+        """Append a result, without waiting for the disk. Raises `FailedError` (`log.write`)."""
+        found = {"time": self.clock().isoformat(), "event": event, "guard": guard, "held": held}
+        line = f"{json.dumps(found, separators=(',', ':'))}\n".encode()
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                whole = _append(file, line)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise _failed(self.path, error.strerror or "it failed") from error
+        if not whole:
+            raise _failed(self.path, "not all of a record could be written")
 
 
 def _append(file: int, line: bytes) -> bool:
