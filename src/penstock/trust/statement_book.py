@@ -18,10 +18,11 @@ A state machine without a clock or a network. Its rules:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Annotated, ClassVar, Final, TypeAlias, cast
 
 from penstock.codec.sexp import SExp, canonical
@@ -693,8 +694,8 @@ class AskedCertificates:
 class StatementHistory:
     """Verified statements of any time: an `OnlineHistory`. The rules are those of the book.
 
-    An active revocation counts from the time at which it was signed. A heartbeat counts from then too, and only if its
-    revocation is there. A one-time answer counts from its time, for `recheck`.
+    Active revocations and heartbeats count as if each had arrived when it was signed, timed statements as if all had
+    arrived before they began. A one-time answer counts from its time, for `recheck`.
     """
 
     statements: tuple[SignedValue[ValidityClaim], ...] = ()
@@ -713,9 +714,8 @@ class StatementHistory:
                 timed = [one.value for one in mine.values() if isinstance(one.value, kind)]
                 found = [
                     (one.not_before, one.not_after)
-                    for one in timed
+                    for one in _sound(timed)
                     if (certificate in one.certificates) is (kind is Revalidation)
-                    and not any(other is not one and one.overlaps(other) for other in timed)
                 ]
         return tuple(Validity.between(*period) for period in _joined(found))
 
@@ -725,25 +725,39 @@ NO_STATEMENTS: Final = StatementHistory()
 _Period: TypeAlias = tuple[datetime, datetime]
 
 
+def _sound(timed: Iterable[TimedStatement]) -> list[TimedStatement]:
+    """Return the statements that do not overlap with others."""
+    ordered = sorted(timed, key=lambda one: one.not_before)
+    clear = [True] * len(ordered)
+    longest = 0
+    for place in range(1, len(ordered)):
+        # If it overlaps with any before, then with the one that ends last.
+        if ordered[place].not_before <= ordered[longest].not_after:
+            clear[place] = clear[longest] = False
+        if ordered[place].not_after >= ordered[longest].not_after:
+            longest = place
+    return [one for one, alone in zip(ordered, clear, strict=True) if alone]
+
+
 def _active_periods(
     statements: Sequence[SignedValue[ValidityClaim]], terms: OnlineTerms, certificate: str
 ) -> list[_Period]:
-    lists = [(one.digest, one.value) for one in statements if isinstance(one.value, ActiveRevocation)]
-    known = {digest for digest, _ in lists}
-    numbers = Counter(value.number for _, value in lists)
-    steps = sorted((value.time, value.number, certificate in value.certificates) for _, value in lists)
-    # While the certificate is listed, and while two revocations have the same number, nothing is valid.
-    changes = [(time, listed or numbers[number] > 1) for time, number, listed in steps]
-    found: list[_Period] = []
-    for one in statements:
-        beat = one.value
-        if not isinstance(beat, Heartbeat) or (beat.number and beat.head not in known):
-            continue
-        end = min(beat.until, beat.time + (terms.pause or timedelta()))
-        before = [is_revoked for time, is_revoked in changes if time <= beat.time]
-        after = [time - _INSTANT for time, is_revoked in changes if is_revoked and beat.time < time <= end]
-        if not (before and before[-1]):
-            found.append((beat.time, min([end, *after])))
+    """Let the statements arrive one after the other, each when it was signed, and ask after each of them."""
+    steps = [(one.value, one) for one in statements if isinstance(one.value, ActiveRevocation | Heartbeat)]
+    # A heartbeat confirms the revocation of the same time.
+    steps.sort(key=lambda step: (step[0].time, isinstance(step[0], Heartbeat), step[0].number))
+    active, found = _Active(), list[_Period]()
+    ends = [value.time - _INSTANT for value, _ in steps[1:]]
+    for (value, one), end in zip_longest(steps, ends):
+        with suppress(RefusedError):
+            if isinstance(value, Heartbeat):
+                _take_heartbeat(active, cast("SignedValue[Heartbeat]", one), value.time)
+            else:
+                _take_revocation(active, cast("SignedValue[ActiveRevocation]", one))
+        status = _active_outlook(active, terms, value.time).status(certificate)
+        if status.until is not None:
+            until = status.until if end is None else min(status.until, end)
+            found += [(value.time, until)] if value.time <= until else []
     return found
 
 
