@@ -322,9 +322,11 @@ class OneTimeQuestion(StatementRecord):
     verifier: Principal
     nonce: Annotated[bytes, bytes_form(NONCE_BYTES)] = field(repr=False)
 
-    def answer(self, now: datetime, *, revoked: bool = False) -> OneTimeAnswer:
+    def answer(
+        self, now: datetime, *, revoked: bool = False, successors: UnverifiedCredentials = _NO_SUCCESSORS
+    ) -> OneTimeAnswer:
         """Return the issuer's answer, to be signed."""
-        return OneTimeAnswer(self.issuer, self.certificate, self.verifier, self.nonce, now, revoked)
+        return OneTimeAnswer(self.issuer, self.certificate, self.verifier, self.nonce, now, revoked, successors)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -420,9 +422,16 @@ class StatementAuthor:
         value = Heartbeat(self.issuer, number, self._head, self._advance(now), period // _MILLISECOND)
         return sign_value(value, self._key)
 
-    def answer(self, question: OneTimeQuestion, now: datetime, *, revoked: bool) -> SignedValue[OneTimeAnswer]:
+    def answer(
+        self,
+        question: OneTimeQuestion,
+        now: datetime,
+        *,
+        revoked: bool,
+        successors: UnverifiedCredentials = _NO_SUCCESSORS,
+    ) -> SignedValue[OneTimeAnswer]:
         """Sign the answer to a question. Raises `RefusedError` (`evolution.wrong-key`) for another issuer's."""
-        return sign_value(question.answer(now, revoked=revoked), self._key)
+        return sign_value(question.answer(now, revoked=revoked, successors=successors), self._key)
 
     def _advance(self, now: datetime) -> datetime:
         """Return the time to sign: now, but not before the last one."""

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -166,6 +167,33 @@ def test_a_revocation_cuts_a_live_subscription(network: Shell, online: tuple[str
             # Statements are on their way at first.
             eventually(lambda: ask(network, east, "reader", "sub", *one, "--timeout", "2s").status != 1)
             is_cut_off(network, east, "reader.live", lambda: call(network, url, "revoke", "reader.live"))
+        assert east.stop() == 0
+
+
+@pytest.mark.long
+def test_a_live_subscription_goes_on_with_the_renewals_of_its_certificate(network: Shell) -> None:
+    with running(network, node_file(network, "east")) as east:
+        domain = f'broker = "{east.url}"\nnetwork = "london/London"'
+        with serving(network, domain) as url:
+            right = ("--to", "reader", "--type-file", "types/s.type", "--right", "subscribe", *ACTIVE, "--no-expiry")
+            call(network, url, "issue", *right, "--lifetime", "30s", "--out", "reader.live")
+            began = time.monotonic()
+            shown = ("--type", TYPE, "--credential", "certs/reader.cert", "--credential", "reader.live", "-o", "json")
+            eventually(
+                lambda: ask(network, east, "reader", "sub", *shown, "--count", "1", "--timeout", "2s").status != 1
+            )
+            with start(network, east, "reader", "sub", *shown, "--count", "1") as reader:
+                # The certificate that the reader has shown ends after 30 seconds.
+                time.sleep(max(0.0, began + 50 - time.monotonic()))
+                assert reader.poll() is None, reader.communicate()
+                assert ask(network, east, "camera", "pub", "--type", TYPE, "speed=77").status == 0
+                out, _ = reader.communicate(timeout=60)
+                assert json.loads(out.splitlines()[0])["data"]["speed"] == 77
+            # The file has the first certificate, and the renewals are revoked with it.
+            call(network, url, "revoke", "reader.live")
+            eventually(
+                lambda: ask(network, east, "reader", "sub", *shown, "--count", "1", "--timeout", "2s").status == 1
+            )
         assert east.stop() == 0
 
 

@@ -8,6 +8,7 @@ from tests.guard.london import TO_MET, grant, numberplate
 from tests.trust.kit import refused
 
 from penstock.authority.domain.domain_changes import AddMember, MemberKind, RemoveMember, RevokeIssued
+from penstock.authority.domain.domain_ledger import DomainLedger
 from penstock.authority.domain.domain_state import (
     IssueRequest,
     Operation,
@@ -188,6 +189,27 @@ def test_what_is_revoked_is_not_renewed() -> None:
     assert office.domain.head == head
     office.at(NOW + timedelta(minutes=50))
     assert not office.ask(PITO, RenewRequest())
+
+
+@pytest.mark.parametrize("renewals", [1, 2, 3])
+def test_a_certificate_is_revoked_with_its_renewals(renewals: int) -> None:
+    office = Office()
+    first, other = office.issue(SMITH, lifetime=HOUR), office.issue(MET)
+    for number in range(1, renewals + 1):
+        office.at(NOW + number * timedelta(minutes=50))
+        assert len(office.ask(PITO, RenewRequest())) == 1
+    state = office.domain.state
+    # After the second renewal the first certificate has expired, and is all that the administrator has.
+    assert (first.id in state.issued) is (renewals == 1)
+    [change] = office.ask(PITO, RevokeIssued((first.id,)))
+    assert {one.id for one in state.issued.values() if one.id not in state.revoked} == {other.id}
+    assert change.change.by == PITO.principal
+    office.at(office.now + timedelta(minutes=50))
+    assert not office.ask(PITO, RenewRequest())
+    # The same state follows from the ledger and from a snapshot.
+    office.domain.keep()
+    office.domain.verify()
+    assert DomainLedger(office.ledger, PITO).state.issued == state.issued
 
 
 @pytest.mark.parametrize("lifetime", [timedelta(seconds=29), timedelta(seconds=90.5)])

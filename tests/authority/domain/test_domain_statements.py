@@ -9,14 +9,22 @@ from tests.guard.london import V8516
 from tests.trust.kit import refused
 
 from penstock.authority.domain.domain_ledger import DomainFold, DomainLedger
-from penstock.authority.domain.domain_state import DomainState, IssueRequest, StatementRequest
+from penstock.authority.domain.domain_state import DomainState, IssueRequest, RenewRequest, StatementRequest
 from penstock.authority.domain.holders import complete, holders
+from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.statement_book import StatementBook
-from penstock.trust.statements import OneTimeQuestion, OnlineKind, OnlineTerms, TimedStatement
+from penstock.trust.statements import (
+    ActiveRevocation,
+    OneTimeAnswer,
+    OneTimeQuestion,
+    OnlineKind,
+    OnlineTerms,
+    TimedStatement,
+)
 from penstock.trust.validity import Validity
 
 MINUTE = timedelta(minutes=1)
@@ -66,6 +74,83 @@ def test_a_verifier_accepts_until_the_revocation(kind: OnlineKind) -> None:
         office.at(office.now + 4 * MINUTE)
         office.ask(PITO, StatementRequest(PERIOD))
     assert not accepts(book, office, one)
+
+
+def renewed(office: Office, kind: OnlineKind, *holders: SigningKey) -> tuple[Certificate, Certificate]:
+    """Issue short-lived certificates with an on-line test, renew them, and return the first and its renewal."""
+    test = OnlineTerms(kind, PITO.principal, pause=PAUSES.get(kind)).to_test()
+    for to in holders or (SMITH,):
+        office.ask(PITO, IssueRequest(to.principal, SUBSCRIBE, Validity(online=(test,)), lifetime=HOUR))
+    first = next(iter(office.domain.state.issued.values()))
+    office.at(NOW + 45 * MINUTE)
+    office.ask(PITO, RenewRequest())
+    second = next(one for one in office.domain.state.issued.values() if one.replaces == first.id)
+    return first.certificate, second.certificate
+
+
+def successors(office: Office) -> list[str]:
+    [statement] = office.domain.state.statements.values()
+    assert isinstance(statement.value, TimedStatement | ActiveRevocation)
+    return [one.id for one in statement.value.successors.verify()]
+
+
+@pytest.mark.parametrize("kind", [OnlineKind.CRL, OnlineKind.REVALIDATION, OnlineKind.ACTIVE])
+def test_statements_carry_the_successors_of_renewed_certificates(kind: OnlineKind) -> None:
+    office = Office()
+    first, second = renewed(office, kind)
+    # Another one, whose verifiers ask otherwise, and one that was revoked.
+    office.issue(MET, lifetime=HOUR)
+    if kind is not OnlineKind.ACTIVE:
+        office.ask(PITO, StatementRequest(PERIOD))
+    assert successors(office) == [second.id]
+    book = StatementBook(MET.principal)
+    assert accepts(book, office, second)
+    # The next renewal takes its place.
+    office.at(NOW + 90 * MINUTE)
+    office.ask(PITO, RenewRequest())
+    third = next(one.certificate for one in office.domain.state.issued.values() if one.replaces == second.id)
+    if kind is not OnlineKind.ACTIVE:
+        office.ask(PITO, StatementRequest(PERIOD))
+    assert successors(office) == [third.id]
+    # What is revoked has no successor any more.
+    office.revoke(first)
+    office.at(office.now + 2 * PERIOD)
+    office.ask(PITO, StatementRequest(PERIOD))
+    assert successors(office) == []
+    office.domain.verify()
+
+
+def test_an_answer_carries_the_successor() -> None:
+    office = Office()
+    first, second = renewed(office, OnlineKind.ONE_TIME, SMITH, MET)
+
+    def ask(certificate: Certificate) -> OneTimeAnswer:
+        question = OneTimeQuestion(PITO.principal, certificate.id, MET.principal, bytes(16))
+        return office.domain.state.answer(question, MET.principal, office.now, PITO).value
+
+    assert [one.id for one in ask(first).successors.verify()] == [second.id]
+    assert not ask(second).successors.certificates
+    office.revoke(second)
+    assert ask(first).revoked
+    assert not ask(first).successors.certificates
+
+
+def test_more_successors_than_fit_do_not_keep_a_revocation_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    office = Office()
+    keys = [SigningKey(bytes(31) + bytes((number,))) for number in range(1, 9)]
+    renewed(office, OnlineKind.ACTIVE, *keys)
+    assert len(successors(office)) == 8
+    size = len(canonical(office.domain.state.successors(OnlineKind.ACTIVE, 10**6).to_sexp()))
+    monkeypatch.setattr("penstock.authority.domain.domain_state._STATEMENT_ROOM", size // 2)
+    last = next(reversed(office.domain.state.issued.values())).certificate
+    office.revoke(last)
+    found = successors(office)
+    assert 2 <= len(found) <= 4
+    assert last.id not in found
+    # With too many revoked certificates there is no room for any.
+    monkeypatch.setattr("penstock.authority.domain.domain_state.STATEMENT_BYTES", 2_000)
+    office.revoke(next(iter(office.domain.state.issued.values())).certificate)
+    assert successors(office) == []
 
 
 def test_timed_statements_of_two_services_do_not_overlap() -> None:

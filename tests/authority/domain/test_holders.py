@@ -19,7 +19,7 @@ from tests.trust.kit import NOW as THEN
 from tests.trust.kit import key, refused, who
 
 from penstock.authority.domain.domain_changes import RegisterCertificates
-from penstock.authority.domain.domain_state import DomainState, unverified
+from penstock.authority.domain.domain_state import DomainState, RenewRequest, unverified
 from penstock.authority.domain.holders import TYPE_RIGHTS, complete, holders
 from penstock.guard import CapabilityAuthority, Effect, EventRequest, decide
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, TypeDefinition, TypeName
@@ -83,6 +83,19 @@ def test_two_chains_of_one_holder_are_listed_one_by_one() -> None:
     found = holders(made.domain.state, V8516, NOW).holders
     chains = {tuple(link.id for link in each.chain) for each in found if each.holder == SMITH.principal}
     assert {(to_ccs.id, one.id), (to_met.id, other.id)} <= chains
+
+
+def test_a_renewed_certificate_is_listed_once() -> None:
+    office = Office()
+    office.issue(SMITH, lifetime=HOUR)
+    office.at(NOW + timedelta(minutes=50))
+    office.ask(PITO, RenewRequest())
+    [first, second] = office.domain.state.issued.values()
+    assert second.replaces == first.id
+    found = holders(office.domain.state, V8516, office.now, [Right.SUBSCRIBE]).holders
+    [smith] = [one for one in found if one.holder == SMITH.principal]
+    assert smith.validity.ends == office.now + HOUR
+    assert [one.id for one in smith.chain] == [second.id]
 
 
 def test_a_client_gets_the_chain_that_lasts_longest() -> None:

@@ -561,6 +561,32 @@ def test_a_successor_takes_the_place_of_a_revoked_certificate() -> None:
     run(test())
 
 
+def test_an_answer_about_another_certificate_leaves_successors_as_they_are() -> None:
+    once, other = reads(OnlineKind.ONE_TIME, HOUR), reads(OnlineKind.ONE_TIME, 2 * HOUR)
+    successor = reads(OnlineKind.ONE_TIME, 3 * HOUR)
+    successors = UnverifiedCredentials((read_certificate(*successor.to_sexps()),))
+
+    async def test() -> None:
+        author, now = StatementAuthor(ACS), datetime.now(UTC)
+        async with running(*ENTERS, WRITES, limits=BrokerLimits(cache_entries=1)) as node, client(node, ACS) as acs:
+
+            def answer(question: OneTimeQuestion | None) -> None:
+                if question is not None:
+                    bag = UnverifiedCredentials() if question.certificate == other.id else successors
+                    signed = author.answer(question, now, revoked=False, successors=bag)
+                    tasks.append(asyncio.ensure_future(acs.evolve(signed.to_bytes())))
+
+            tasks: list[asyncio.Future[None]] = []
+            await acs.serve_validity(answer)
+            for shown in (once, other):
+                async with client(node, PDA, shown) as reader:
+                    await subscribed(reader)
+                assert [one.id for one in node.core.sources.successors] == [successor.id]
+            await asyncio.gather(*tasks)
+
+    run(test())
+
+
 def test_a_faulty_successor_does_not_keep_a_revocation_from_counting() -> None:
     right = read_certificate(*grant(PDA, NEWS, Right.SUBSCRIBE).to_sexps())
     forged = UnverifiedCredentials((replace(right, signature=bytes(64)),))

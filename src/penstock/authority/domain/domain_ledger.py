@@ -193,7 +193,7 @@ class DomainSnapshots:
 class DomainFold:
     """See `penstock.store.ledgers.folds.Fold`: it verifies each change before it applies it."""
 
-    name = "domain/2"
+    name = "domain/3"
 
     def __init__(self, domain: Principal, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
         self._domain = domain

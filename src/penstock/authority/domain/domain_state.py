@@ -16,7 +16,7 @@ cannot contain a change that no request leads to.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar, Final, TypeAlias
@@ -37,7 +37,7 @@ from penstock.authority.domain.domain_changes import (
 )
 from penstock.authority.domain.role_capabilities import ROLE, RoleCapability
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
-from penstock.codec.sexp import OMITTED, Form, SExp
+from penstock.codec.sexp import OMITTED, Form, SExp, canonical
 from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
@@ -47,6 +47,7 @@ from penstock.trust.capabilities import EVENT_TYPE, NETWORK, Right, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials
 from penstock.trust.discovery import discover, no_online_checker
+from penstock.trust.limits import STATEMENT_BYTES
 from penstock.trust.signed import SignedValue
 from penstock.trust.statements import (
     ActiveRevocation,
@@ -63,6 +64,11 @@ from penstock.trust.statements import (
 )
 from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, OnlineTest, Validity
+
+#: bytes of successors in a statement, of one id, and of everything else
+_STATEMENT_ROOM: Final = 128 << 10
+_ID_ROOM: Final = 64
+_STATEMENT_REST: Final = 2_048
 
 MEMBER: Final = "member"
 """The purpose of the certificate that every member gets."""
@@ -102,6 +108,8 @@ class IssuedCapability(DomainRecord):
     until: datetime | None = None
     replaces: str | None = None
     purpose: Annotated[str, OMITTED] = ""
+    #: the id of the certificate that was renewed first, if this is a renewal
+    origin: str | None = None
 
     @property
     def id(self) -> str:
@@ -331,7 +339,10 @@ class DomainState:
             raise RefusedError("acs.not-permitted", "a verifier asks its own one-time questions")
         if question.issuer != self.begun() or question.certificate not in self.issued:
             raise not_issued(question.certificate)
-        return self.author(signer).answer(question, now, revoked=question.certificate in self.revoked)
+        revoked, renewed = question.certificate in self.revoked, question.certificate in self.renewed
+        last = [id_ for id_ in self.renewals([question.certificate]) if self._renewable(id_)] if renewed else []
+        successors = unverified(Credentials.of(*(self.issued[id_].certificate for id_ in last)))
+        return self.author(signer).answer(question, now, revoked=revoked, successors=successors)
 
     def due(self, now: datetime) -> Iterator[IssuedCapability]:
         """Yield the certificates that should be renewed now."""
@@ -344,6 +355,43 @@ class DomainState:
         """Return when the next certificate should be renewed."""
         times = (one.renewal for one in self.issued.values() if self._renewable(one.id))
         return min((time for time in times if time is not None), default=None)
+
+    def renewals(self, ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of certificates and of their renewals, as far as they have not expired.
+
+        Raises `RefusedError` (`acs.not-issued`) if there are none for one of them.
+        """
+        origins = {id_: id_ if id_ not in self.issued else self.issued[id_].origin or id_ for id_ in ids}
+        found: dict[str, list[str]] = {origin: [] for origin in origins.values()}
+        for one in self.issued.values():
+            if (origin := one.origin or one.id) in found:
+                found[origin].append(one.id)
+        for id_, origin in origins.items():
+            if not found[origin]:
+                raise not_issued(id_)
+        return tuple(id_ for family in found.values() for id_ in family)
+
+    def successors(self, kind: str, room: int, new: tuple[RecordIssued, ...] = ()) -> UnverifiedCredentials:
+        """Return the last renewals of certificates with such an on-line test, for a statement of that kind.
+
+        They have so many bytes at most, and the latest ones go first. `new` are renewals that are not recorded yet.
+        """
+        over = {one.replaces for one in new}
+        old = (
+            (b"sequence", *one.certificate.to_sexps())
+            for one in reversed(self.issued.values())
+            if one.replaces is not None
+            and one.id not in over
+            and self._renewable(one.id)
+            and any(test.kind == kind for test in one.certificate.statement.validity.online)
+        )
+        chosen: list[SExp] = []
+        for value in (*(one.certificate.to_sexp() for one in new), *old):
+            room -= len(canonical(value))
+            if room < 0:
+                break
+            chosen.append(value)
+        return collect_credentials(chosen)
 
     def _renewable(self, id_: str) -> bool:
         return id_ not in self.renewed and id_ not in self.revoked
@@ -451,6 +499,7 @@ class DomainState:
             raise malformed_record("a certificate that was revoked cannot be issued again")
         if recorded.replaces is not None:
             self.renewed.add(recorded.replaces)
+        before = self.issued.get(recorded.replaces or "")
         self.issued[certificate.id] = IssuedCapability(
             certificate,
             change.by,
@@ -459,6 +508,7 @@ class DomainState:
             recorded.until,
             recorded.replaces,
             recorded.purpose,
+            recorded.replaces if before is None or before.origin is None else before.origin,
         )
         self._expire(certificate)
 
@@ -528,7 +578,7 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
             _check_authority(state, operation.tag, now)
             return _issued(state, operation, now, signer)
         case RenewRequest():
-            return tuple(_renewed(one, now, signer) for one in state.due(now))
+            return _renew(state, now, signer)
         case StatementRequest(period):
             return tuple(_stated(state, period, now, signer))
         case RoleRequest():
@@ -536,10 +586,8 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
         case RegisterRequest(credentials):
             return _registered(state, credentials)
         case RevokeIssued(ids):
-            for id_ in ids:
-                if id_ not in state.issued:
-                    raise not_issued(id_)
-            left = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in state.revoked))
+            # Whoever revokes a certificate means its renewals too, and may have the first one only.
+            left = tuple(id_ for id_ in state.renewals(ids) if id_ not in state.revoked)
             return _revoked(state, left, now, signer) if left else ()
 
 
@@ -574,6 +622,27 @@ def _issued(state: DomainState, asked: IssueRequest, now: datetime, signer: Sign
     if certificate.id in state.issued:
         return ()
     return (RecordIssued(recorded, lifetime, until, None, asked.purpose),)
+
+
+def _renew(state: DomainState, now: datetime, signer: Signer) -> tuple[RecordIssued | RecordStatement, ...]:
+    """Renew what is due. Verifiers of active revocations hear of the successors immediately."""
+    made = tuple(_renewed(one, now, signer) for one in state.due(now))
+    active = tuple(one for one in made if _has_test(one, OnlineKind.ACTIVE))
+    if not active:
+        return made
+    ids = frozenset(state.revoked)
+    signed = state.author(signer).revoke(now, ids, state.successors(OnlineKind.ACTIVE, _room(ids), active))
+    return (*made, RecordStatement(signed.unverified()))
+
+
+def _has_test(recorded: RecordIssued, kind: str) -> bool:
+    [certificate] = recorded.certificate.certificates
+    return any(test.kind == kind for test in certificate.statement.validity.online)
+
+
+def _room(ids: Collection[str]) -> int:
+    """Return how many bytes of successors fit into a statement beside ids of certificates."""
+    return min(_STATEMENT_ROOM, STATEMENT_BYTES - _STATEMENT_REST - _ID_ROOM * len(ids))
 
 
 def _renewed(one: IssuedCapability, now: datetime, signer: Signer) -> RecordIssued:
@@ -643,18 +712,26 @@ def _revoked(
     """Return a revocation, with an active one if a certificate needs it: both are recorded together."""
     if OnlineKind.ACTIVE not in state.tests() and ActiveRevocation.HEAD not in state.statements:
         return (RevokeIssued(ids),)
-    signed = state.author(signer).revoke(now, {*state.revoked, *ids})
+    all_ids = {*state.revoked, *ids}
+    successors = _without(state.successors(OnlineKind.ACTIVE, _room(all_ids)), ids)
+    signed = state.author(signer).revoke(now, all_ids, successors)
     return RevokeIssued(ids), RecordStatement(signed.unverified())
+
+
+def _without(bag: UnverifiedCredentials, ids: tuple[str, ...]) -> UnverifiedCredentials:
+    return replace(bag, certificates=tuple(one for one in bag.certificates if one.id not in ids))
 
 
 def _stated(state: DomainState, period: timedelta, now: datetime, signer: Signer) -> Iterator[RecordStatement]:
     """Yield the next timed statements, a third of a period before the last ones end."""
     author, tests = state.author(signer), state.tests()
     if OnlineKind.CRL in tests and _ends_soon(state, RevocationList.HEAD, period, now):
-        yield RecordStatement(author.revocation_list(now, period, state.revoked).unverified())
+        successors = state.successors(OnlineKind.CRL, _room(state.revoked))
+        yield RecordStatement(author.revocation_list(now, period, state.revoked, successors).unverified())
     if OnlineKind.REVALIDATION in tests and _ends_soon(state, Revalidation.HEAD, period, now):
-        valid = (id_ for id_ in state.issued if id_ not in state.revoked)
-        yield RecordStatement(author.revalidation(now, period, valid).unverified())
+        valid = [id_ for id_ in state.issued if id_ not in state.revoked]
+        successors = state.successors(OnlineKind.REVALIDATION, _room(valid))
+        yield RecordStatement(author.revalidation(now, period, valid, successors).unverified())
 
 
 def _ends_soon(state: DomainState, kind: bytes, period: timedelta, now: datetime) -> bool:
@@ -730,5 +807,5 @@ def not_issued(id_: str) -> RefusedError:
     return RefusedError(
         "acs.not-issued",
         f"the domain has no valid certificate `{id_[:15]}…` that it issued",
-        hint="`penstock acs issued` lists them; a domain revokes only what it issued itself",
+        hint="`penstock acs certs` lists them; a domain revokes only what it issued itself",
     )

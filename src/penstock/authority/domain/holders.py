@@ -74,6 +74,9 @@ def holders(
                 apart = [one for one in survey.rule(request).branches if set(one.because) <= set(branch.because)]
                 for one in apart or [branch]:
                     chain = tuple(by_id[id_] for id_ in one.because if id_ in by_id)
+                    # Its successor is listed.
+                    if any(certificate.id in state.renewed for certificate in chain):
+                        continue
                     found.append(TypeHolder(principal, right, branch, chain))
     return TypeHolders(verified, now, tuple(found), truncated)
 

@@ -66,8 +66,8 @@ class NodeValidity:
         self._asked = AskedCertificates(self.book)
         self._most = core.settings.limits.cache_entries
         self._followed: set[Principal] = set()
-        #: the successors in each issuer's last statement of a kind
-        self._successors: dict[tuple[Principal, bytes], Credentials] = {}
+        #: the successors in each issuer's last statement of a kind, and in its last answer about a certificate
+        self._successors: dict[tuple[Principal, bytes, str], Credentials] = {}
         self._instances: dict[Principal, dict[str, AskInstance]] = {}
         #: set whenever something has arrived, or is known not to exist
         self._news = asyncio.Event()
@@ -286,11 +286,15 @@ class NodeValidity:
 
     def _succeed(self, value: ValidityClaim) -> None:
         """Use the certificates that an issuer gives in the place of others, those of its last statement of a kind."""
-        place, core, found = (value.issuer, value.HEAD), self._core, Credentials()
-        others = sum(len(bag) for other, bag in self._successors.items() if other != place)
+        about = value.certificate if isinstance(value, OneTimeAnswer) else ""
+        place, core, found = (value.issuer, value.HEAD, about), self._core, Credentials()
         try:
             if isinstance(value, SUCCEEDING):
                 found = value.successors.verify(core.certificates)
+            others = self._other_successors(place)
+            if others + len(found) > core.settings.limits.cache_entries:
+                self._drop_expired()
+                others = self._other_successors(place)
             if others + len(found) > core.settings.limits.cache_entries:
                 raise LimitError("statement.limit", "there are too many successors of certificates")
         except PenstockError as error:
@@ -303,6 +307,17 @@ class NodeValidity:
         bags = self._successors.values()
         successors = Credentials.of(*{one.id: one for bag in bags for one in bag}.values())
         core.change_sources(replace(core.sources, successors=successors))
+
+    def _other_successors(self, place: tuple[Principal, bytes, str]) -> int:
+        return sum(len(bag) for other, bag in self._successors.items() if other != place)
+
+    def _drop_expired(self) -> None:
+        """Drop successors that have expired. Only for lack of room: a clock may have jumped ahead."""
+        now = self._core.now()
+        for place, bag in list(self._successors.items()):
+            ends = [one.statement.validity.ends for one in bag]
+            if all(end is not None and end < now for end in ends):
+                del self._successors[place]
 
     def asked(self, issuer: Principal) -> None:
         """Ask the issuer's instances here for a new statement."""

@@ -33,6 +33,7 @@ from penstock.errors import FailedError, MalformedError
 from penstock.trust.certificates import subject_to_sexp
 from penstock.trust.tags import to_sexp
 
+_LOST: Final = "the change was made, but its answer was lost; `penstock acs log` shows it"
 DEFAULT_URL: Final = "http://127.0.0.1:7710"
 
 
@@ -91,6 +92,8 @@ class ServiceOptions:
 
 def _changed(answer: Mapping[str, object], *lines: Shown) -> CommandAnswer:
     changes = listed(answer.get("changes"))  # type: ignore[arg-type]  # JSON
+    if answer.get("repeated"):
+        return CommandAnswer(dict(answer), [_LOST])
     shown = lines or (f"✓ {counted(len(changes), 'change')}",)
     return CommandAnswer(dict(answer), shown if changes else ("nothing to change",))
 
@@ -233,6 +236,8 @@ def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
         },
     )
     changes = [table(one) for one in listed(answer.get("changes"))]  # type: ignore[arg-type]  # JSON
+    if answer.get("repeated"):
+        raise FailedError("acs.answer", _LOST, hint="fetch the certificate with `penstock acs complete`")
     if not changes:
         return CommandAnswer(answer, ["nothing to change: exactly this certificate was issued already"])
     bag = credentials_of(changes[-1])
@@ -285,7 +290,7 @@ class _Revoke:
 def revoke(session: CommandSession, options: _Revoke) -> CommandAnswer:
     """Revoke certificates that the domain issued. This cannot be undone. Needs the right `administer`.
 
-    CERTIFICATE is an id, or a file with certificates.
+    CERTIFICATE is an id, or a file with certificates. The renewals of a certificate are revoked with it.
     """
     client, _ = options.service.open(session)
     ids: list[str] = []
@@ -295,7 +300,9 @@ def revoke(session: CommandSession, options: _Revoke) -> CommandAnswer:
         else:
             ids += (one.id for one in read_bag([word]).credentials.certificates)
     answer = client.call("certificates/revoke", {"certificates": ids, "why": options.why})
-    return _changed(answer, f"✓ revoked {counted(len(ids), 'certificate')}")
+    changes = [table(one) for one in listed(answer.get("changes"))]  # type: ignore[arg-type]  # JSON
+    revoked = sum(len(listed(one.get("revoked"))) for one in changes)
+    return _changed(answer, f"✓ revoked {counted(revoked, 'certificate')}")
 
 
 @option_class
