@@ -37,6 +37,14 @@ PEP_ANSWERS: Final = 256
 PEP_POLICIES: Final = 10_000
 #: seconds that clocks of points may differ
 POINT_SKEW: Final = 2.0
+#: AuthZEN over a fabric: attributes of an event and characters of one, questions in a batch, seconds that a request may
+#: wait and a clock may differ, and requests that a point remembers to recognise copies
+EVENT_ATTRIBUTES: Final = 32
+EVENT_ATTRIBUTE: Final = 4_096
+EVENT_QUESTIONS: Final = 1_000
+EVENT_LIFESPAN: Final = 300
+EVENT_SKEW: Final = 30
+EVENT_COPIES: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)

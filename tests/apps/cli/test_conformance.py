@@ -1,8 +1,22 @@
 """`penstock conformance`: the suites of others, where they are there, and the answer when there is none."""
 
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from threading import Event, Thread
 
 from tests.apps.conftest import Shell
+
+from penstock.apps.cli.shared.options import open_key
+from penstock.authority.decisions.authzen_events import EventDecisionPoint
+from penstock.authority.decisions.authzen_nats import NatsEvents
+from penstock.authority.decisions.cloud_events import key_id
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.crypto import SigningKey
+from penstock.policy.language.results import PolicyOutcome, XacmlDecision
+from penstock.testing.nats import NatsServer
 
 
 def test_every_case_of_the_suite_passes(penstock: Shell, suites: Path) -> None:
@@ -31,3 +45,66 @@ def test_a_case_that_fails_is_told(penstock: Shell, suites: Path) -> None:
 def test_a_folder_that_is_none(penstock: Shell) -> None:
     done = penstock("conformance", "xacml", "nowhere")
     assert (done.status, done.code) == (3, "file.unreadable")
+
+
+# --- AuthZEN over publish/subscribe ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def decision_point(url: str, point: Callable[[NatsEvents], EventDecisionPoint]) -> Iterator[None]:
+    """Run a decision point in a thread of its own, as another program would."""
+    ready, loop, done = Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with NatsEvents(url) as transport, point(transport):
+            ready.set()
+            await done.wait()
+
+    thread = Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
+
+
+def decide(asked: AccessQuestion, _now: datetime) -> PolicyOutcome:
+    return PolicyOutcome(XacmlDecision.PERMIT if asked.resource.id == "permit" else XacmlDecision.DENY)
+
+
+def test_a_decision_point_is_checked(penstock: Shell) -> None:
+    penstock.ok("key", "new", "suite.key")
+    suite, point = open_key(str(penstock.folder / "suite.key"), None), SigningKey(bytes(32))
+    with NatsServer() as server:
+        common = ("conformance", "authzen-pubsub", "--pdp", server.url, "--key", "suite.key", "--wait", "50ms")
+        command = (*common, "--timeout", "60s", "--point-key", key_id(point.public))
+        with decision_point(server.url, lambda on: EventDecisionPoint(on, point, decide, senders=[suite.public])):
+            done = penstock(*command)
+        assert (done.status, "17 of 17 checks passed" in done.out) == (0, True)
+        # One that answers everyone fails one check, which has the number of its section.
+
+        def careless(on: NatsEvents) -> EventDecisionPoint:
+            return EventDecisionPoint(on, point, decide, senders=[suite.public], unsafe_unsigned=True)
+
+        with decision_point(server.url, careless):
+            done = penstock(*command, "-o", "json")
+        (failed,) = [one for one in done.json["checks"] if not one["passed"]]
+        assert (done.status, failed["check"], failed["section"]) == (1, "D12", "5.2")
+
+
+def test_what_to_check_must_be_said(penstock: Shell) -> None:
+    penstock.ok("key", "new", "suite.key")
+    common = (
+        "conformance",
+        "authzen-pubsub",
+        "--key",
+        "suite.key",
+        "--point-key",
+        key_id(SigningKey(bytes(32)).public),
+    )
+    assert penstock(*common).code == "cli.usage"
+    assert penstock(*common, "--pdp", "nats://a", "--pep", "nats://b").code == "cli.usage"
+    assert penstock(*common, "--pdp", "https://a").code == "cli.usage"

@@ -1,5 +1,6 @@
 """`penstock conformance`: run the test suites of standards."""
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +11,16 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.options import Duration, KeyOptions, nats_login, nats_login_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, grid_table
-from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.authority.decisions.authzen_conformance import CheckResult, DecisionPointSuite, EnforcementPointSuite
+from penstock.authority.decisions.cloud_events import read_key_id
+from penstock.crypto import PublicKey, SigningKey
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.policy.combining import POLICY_COMBINING
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
@@ -224,3 +231,79 @@ def _groups(ran: list[Ran]) -> Mapping[str, Mapping[str, int]]:
     for one in ran:
         counts.setdefault(one.group, Counter(dict.fromkeys(_OUTCOMES, 0)))[one.outcome] += 1
     return counts
+
+
+@option_class
+class _AuthzenPubsub:
+    pdp: str | None = option("--pdp", metavar="URL", help="Check the decision point behind this NATS server.")
+    pep: str | None = option("--pep", metavar="URL", help="Check the enforcement point behind this NATS server.")
+    point: str = option(
+        "--point-key",
+        metavar="KEY",
+        required=True,
+        help="Expect events signed by this public key: a file, or its 32 bytes in Base64.",
+    )
+    key: KeyOptions
+    wait: float = option(
+        "--wait", type=Duration(60, above=0), default="1s", help="Wait so long for what must not come (default: 1s)."
+    )
+    timeout: float = option(
+        "--timeout", type=Duration(600, above=0), default="10s", help="Wait so long for what must come (default: 10s)."
+    )
+    login_files: tuple[str, ...] = nats_login_option()
+    output: str = output_option()
+
+
+@command(
+    conformance,
+    example="penstock conformance authzen-pubsub --pdp nats://localhost:4222 --key me.key --point-key pdp.pub",
+)
+def authzen_pubsub(_session: CommandSession, options: _AuthzenPubsub) -> CommandAnswer:
+    """Check a decision point (--pdp) or an enforcement point (--pep) that speaks AuthZEN over NATS.
+
+    The point must trust the key of --key. A decision point must permit `read` on resources of type `conformance`
+    exactly if their id is `permit`. An enforcement point needs a small test driver, which asks what the suite wants to
+    be asked. docs/reference/authzen-over-pubsub.md has the rules; each check names the section that it checks.
+    """
+    if (options.pdp is None) is (options.pep is None):
+        raise MalformedError("cli.usage", "exactly one of --pdp and --pep is required", hint="name one NATS server")
+    name, url = ("--pep", options.pep) if options.pdp is None else ("--pdp", options.pdp)
+    login = nats_login(name, [str(url)], options.login_files)
+    peer, key = _public_key(options.point), options.key.open()
+    results = asyncio.run(_check_point(login, key, peer, options))
+    failed = [one for one in results if one.problem is not None]
+    shown: list[Shown] = [
+        grid_table(
+            ("check", "section", "", "what"),
+            [(one.check, one.section, "✗" if one.problem else "✓", one.title) for one in results],
+        ),
+        *(f"{one.check}: {one.problem}" for one in failed),
+        f"{len(results) - len(failed)} of {len(results)} checks passed",
+    ]
+    data = {"passed": len(results) - len(failed), "checks": [one.as_dict() for one in results]}
+    error = RefusedError("conformance.failed", f"{len(failed)} of {len(results)} checks failed") if failed else None
+    return CommandAnswer(data, shown, error)
+
+
+async def _check_point(
+    login: NatsLogin, key: SigningKey, peer: PublicKey, options: _AuthzenPubsub
+) -> list[CheckResult]:
+    # It needs nats-py, an extra that other suites do not need.
+    from penstock.authority.decisions.authzen_nats import NatsEvents  # noqa: PLC0415
+
+    async with NatsEvents(login, timeout=options.timeout) as transport:
+        suite = (
+            EnforcementPointSuite(transport, key, peer, make_ask=transport.make_ask)
+            if options.pdp is None
+            else DecisionPointSuite(transport, key, peer)
+        )
+        suite.patience, suite.silence = options.timeout, options.wait
+        return await suite.results()
+
+
+def _public_key(text: str) -> PublicKey:
+    if Path(text).is_file():
+        value = read_sexp(text)
+        with within(text):
+            return PublicKey.from_sexp(value)
+    return read_key_id(text)

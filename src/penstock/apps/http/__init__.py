@@ -3,8 +3,7 @@
 - `server` reads HTTP/1.1 requests from sockets and writes responses.
 - `service` turns an HTTP request into a response, and runs as a process: it listens, reloads the bundle and stops.
 - `decisions` decides one question, several, or a search under one bundle, and says what to log.
-- `authzen` translates AuthZEN 1.0 questions to XACML attributes and decisions to AuthZEN answers, and answers one
-  question directly if the policy is simple enough.
+- `authzen` answers one AuthZEN 1.0 question directly if the policy is simple enough.
 - `bundles` loads a policy bundle and computes its revision.
 - `entities` reads `entities.json`, a bundle's facts about subjects, resources and actions.
 - `journal` writes the decision log.

@@ -1,4 +1,4 @@
-"""Answers of AuthZEN 1.0, and the fast path for usual questions (`penstock.authority.decisions.questions`).
+"""The fast path for usual questions of AuthZEN 1.0 (`penstock.authority.decisions.questions`).
 
 What a bundle knows of an entity goes before what a question says.
 """
@@ -25,33 +25,8 @@ from penstock.errors import PenstockError
 from penstock.policy.engine.fast_path import Bags, FastPolicy, NoFastAnswer
 from penstock.policy.language.datatypes import Value
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
-from penstock.policy.language.results import Obligation, PolicyOutcome, XacmlDecision
-from penstock.policy.syntax.json.requests import Json, read_json
-
-
-def write_decision(outcome: PolicyOutcome) -> dict[str, Json]:
-    """Return a decision: true for Permit alone. Its context has errors, obligations and advice."""
-    decided: dict[str, Json] = {"decision": outcome.decision is XacmlDecision.PERMIT}
-    context: dict[str, Json] = {}
-    if outcome.decision.indeterminate:
-        context["error"] = {"code": outcome.status.code, "message": outcome.status.message}
-    for name, duties in (("obligations", outcome.obligations), ("advice", outcome.advice)):
-        if duties:
-            context[name] = [_write_duty(duty) for duty in duties]
-    if context:
-        decided["context"] = context
-    return decided
-
-
-def _write_duty(duty: Obligation) -> Json:
-    assigned: list[Json] = [{"id": one.id, "value": one.of.write(one.value)} for one in duty.assigned]
-    return {"id": duty.id, "attributes": assigned}
-
-
-def refused(code: str, message: str) -> dict[str, Json]:
-    """Return the answer to a question within others that cannot be decided."""
-    return {"decision": False, "context": {"error": {"code": code, "message": message}}}
-
+from penstock.policy.language.results import XacmlDecision
+from penstock.policy.syntax.json.requests import read_json
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Answer one AuthZEN question by a fast policy (`penstock.policy.engine.fast_path`): read it straight into bags.

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.http.authzen import refused, write_decision
 from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.journal import Decided
 from penstock.apps.http.limits import ServiceLimits
+from penstock.authority.decisions.authzen import evaluate_batch, refused, write_decision
 from penstock.authority.decisions.questions import (
     AccessQuestion,
     Entity,
@@ -22,19 +22,13 @@ from penstock.authority.decisions.questions import (
     read_entity,
     read_question,
 )
-from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
+from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import status_of
 from penstock.policy.language.requests import Request
 from penstock.policy.language.results import OK, PolicyOutcome, Response, XacmlDecision
 from penstock.policy.syntax.json.requests import Json
 
-SEMANTICS: Final[Mapping[str, bool | None]] = {
-    "execute_all": None,
-    "deny_on_first_deny": False,
-    "permit_on_first_permit": True,
-}
-"""By which decision each of them ends."""
 NOT_NOW: Final = "no decision can be made now"
 
 
@@ -82,24 +76,7 @@ class Deciding:
 
         Raises `MalformedError` (`pdp.request`) for what is wrong with all of them, `LimitError` (`pdp.limit`).
         """
-        items = found.get("evaluations")
-        ends_with = _semantic(found)
-        if items is None or items == []:
-            return self.evaluation(found)
-        if not isinstance(items, list):
-            raise MalformedError("pdp.request", "`evaluations` is not a list")
-        if len(items) > self.limits.pdp_evaluations:
-            raise LimitError("pdp.limit", f"more than {self.limits.pdp_evaluations} decisions were requested together")
-        for name in ("subject", "action", "resource", "context"):
-            if not isinstance(found.get(name, {}), dict):
-                raise MalformedError("pdp.request", f"`{name}` is not an object")
-        answers: list[Json] = []
-        for item in items:
-            answer = self._item(item, found)
-            answers.append(answer)
-            if answer["decision"] is ends_with:
-                break
-        return {"evaluations": answers}
+        return evaluate_batch(found, self.evaluation, self._item, self.limits.pdp_evaluations)
 
     def _item(self, item: Json, defaults: Mapping[str, Json]) -> dict[str, Json]:
         try:
@@ -173,14 +150,6 @@ class Deciding:
             status = "" if result.status.code is OK else result.status.code
             self.decided.append(Decided(result.decision, status=status))
         return response
-
-
-def _semantic(found: Mapping[str, Json]) -> bool | None:
-    options = found.get("options", {})
-    name = options.get("evaluations_semantic", "execute_all") if isinstance(options, dict) else None
-    if not isinstance(name, str) or name not in SEMANTICS:
-        raise MalformedError("pdp.request", f"`evaluations_semantic` must be one of {', '.join(SEMANTICS)}")
-    return SEMANTICS[name]
 
 
 def _read_page(found: Mapping[str, Json]) -> Mapping[str, Json] | None:

@@ -7,7 +7,6 @@ a decision like others, and so nothing that a schema forbids.
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from penstock.apps.http.decisions import SEMANTICS
 from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.server import (
     AUTHORIZE,
@@ -22,6 +21,7 @@ from penstock.apps.http.server import (
     XACML_XML,
     XML,
 )
+from penstock.authority.decisions.authzen import SEMANTICS
 from penstock.authority.decisions.questions import RESERVED
 from penstock.policy.syntax.json.requests import Json
 

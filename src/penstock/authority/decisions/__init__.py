@@ -12,4 +12,8 @@
 - `links` is the port for authenticated links between points.
 - `policy_feed` publishes the updates and heartbeats of a decision point.
 - `secondary_point` is the cache of answers beside an enforcement point.
+- `authzen` has the answers of AuthZEN 1.0, and the order of a batch.
+- `cloud_events` has signed CloudEvents.
+- `authzen_events` has points that ask and answer in AuthZEN's form over any fabric, for those of other makers;
+  `authzen_nats` carries their events as NATS messages, and `authzen_conformance` checks such points.
 """

@@ -32,7 +32,15 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.files import read_sexp, within
-from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile, parse_duration
+from penstock.apps.cli.shared.options import (
+    WHO,
+    KeyOptions,
+    NamesOption,
+    OutputFile,
+    nats_login,
+    nats_login_option,
+    parse_duration,
+)
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.stores import dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table, show
@@ -43,7 +51,7 @@ from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.nats_login import LoginError, NatsLogin, address
+from penstock.fabric.nats_login import NatsLogin
 from penstock.model.instants import parse_end
 from penstock.model.principals import Principal
 from penstock.moderator.limits import POLL_VOTES
@@ -62,7 +70,6 @@ if TYPE_CHECKING:
 
 
 V = TypeVar("V", bound=Claim)
-_LOGIN: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
 
 
 @option_class
@@ -76,26 +83,12 @@ class NatsOptions:
         metavar="URL",
         help="Send the poll over these NATS servers (default: $PENSTOCK_NATS). Can be repeated.",
     )
-    login_files: tuple[str, ...] = option(
-        "--nats-login",
-        multiple=True,
-        metavar="WHAT=FILE",
-        help=f"Log in to the servers with a file: {', '.join(_LOGIN)}. Can be repeated.",
-    )
+    login_files: tuple[str, ...] = nats_login_option()
 
     def login(self) -> NatsLogin | None:
         """Return the login for the named servers, or None. Raises `MalformedError` (`cli.usage`)."""
-        files = dict(each.partition("=")[::2] for each in self.login_files)
-        if not all(files.values()) or not set(files) <= set(_LOGIN) or (files and not self.servers):
-            raise MalformedError(
-                "cli.usage", "--nats-login is WHAT=FILE, and needs --nats", hint=f"WHAT is {', '.join(_LOGIN)}"
-            )
-        try:
-            return NatsLogin(tuple(map(address, self.servers)), **files) if self.servers else None
-        except LoginError as error:
-            raise MalformedError(
-                "cli.usage", "--nats is not an address of a server", hint="such as nats://localhost:4222"
-            ) from error
+        found = nats_login("--nats", self.servers, self.login_files)
+        return found if self.servers else None
 
 
 def read_said(file: str, kind: type[V]) -> SignedValue[V]:
