@@ -203,6 +203,8 @@ def test_a_revoked_certificate(demo: Shell) -> None:
         assert (level, message.startswith(f"{revoked}: revoked at ")) == ("problem", True)
         assert message.endswith(" by acme")
         again, publish = GIVE_BACK
+        # Names are those of the network's folder, wherever one stands.
+        assert any(one["message"].endswith(" by acme") for one in findings(demo, "."))
         [hint] = [one["hint"] for one in findings(demo) if one["level"] == "problem"]
         assert hint == f"to give the right back, run `{again}`, and then `{publish}`; otherwise delete the file"
         told = [one["hint"] for one in findings(demo, "--context", "demo-reader") if one["level"] == "problem"]

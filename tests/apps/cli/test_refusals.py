@@ -324,6 +324,11 @@ def test_a_certificate_that_its_owner_published(penstock: Shell, monkeypatch: py
         assert penstock(*explain, "--at", "2124-01-01").status == 1
         ran = penstock("explain", "--context", "demo-reader", "--right", "publish")
         assert f"{url} does not permit it either" in ran.out
+        assert re.search(
+            "hint: ask acme to run `penstock cert issue --key demo/keys/acme.key --to reader --type ", ran.err
+        )
+        listed = penstock.ok("explain", "--context", "demo-owner").out
+        assert "✓ acme may route example.Reading@0, as its owner\n✓" in listed
         listed = penstock.ok("explain", "--context", "demo-reader").out
         assert "✓ reader may connect to demo" in listed
         assert "✓ reader may subscribe to example.Reading@0" in listed
@@ -356,6 +361,9 @@ def test_a_certificate_that_its_owner_published(penstock: Shell, monkeypatch: py
         [command] = re.findall(r"`penstock ([^`]+)`", renewed)
         penstock.ok(*shlex.split(command))
         assert f"✓ {url} permits it" in penstock.ok(*explain).out
+        # What a value can be is said too.
+        event = ("pub", "--context", "demo-sensor", "meter=M-1", "power=1", "region=east")
+        assert "hint: `region` is string, one of north, south" in penstock(*event).err
         # The network of the certificates decides which broker is asked, and not the context in use.
         penstock.ok("init", "other")
         assert penstock.ok("context", "show", "-o", "json").json["name"] == "other-reader"

@@ -230,7 +230,9 @@ def _check_certificates(
 ) -> Iterator[HealthFinding]:
     try:
         found = list(find_certificates((str(folder),), now, check=lambda _file: check))
-        spoken = load_names(names).spoken() if (names := folder / DEFAULT_FILE).is_file() else {}
+        spoken: dict[str, str] = {}
+        for names in sorted(folder.rglob(DEFAULT_FILE), reverse=True):
+            spoken |= load_names(names).spoken()
     except PenstockError as error:
         yield HealthFinding.of("certificates", error)
         return

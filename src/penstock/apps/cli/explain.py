@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from shlex import quote
 from typing import Final, TypeVar
 
 import click
@@ -571,7 +572,7 @@ class _ExplainOutput:
             RefusedError(
                 answer.code,
                 f"{who} {_may(answer)}: {answer.reason(wording)}",
-                hint=_HINTS.get(answer.code, "") or self._give_back(answer),
+                hint=_HINTS.get(answer.code, "") or self._give_back(answer) or self._grant(answer),
                 principal=self.who,
             )
             for answer in answers
@@ -596,6 +597,24 @@ class _ExplainOutput:
             return ""
         return f"ask {self.wording.who(issuer)} to give the right back: {advice.give_back}"
 
+    def _grant(self, answer: ExplainAnswer) -> str:
+        """Return how a right that nobody has granted is granted; nothing for other refusals."""
+        asked, wording = answer.asked, self.wording
+        if answer.code not in ("chain.missing", "chain.no-authority"):
+            return ""
+        owner, advice = asked.question.root, RenewalAdvice.of(asked.question.root)
+        about: TypeName | NetworkName | None = asked.name
+        if isinstance(asked.request, NetworkRequest):
+            about = asked.request.network
+        if about is None:
+            return ""
+        place = "--network" if isinstance(about, NetworkName) else "--type"
+        on = f"{place} {quote(f'{wording.names.write(owner)}/{about.name}')}"
+        to = f"--to {quote(wording.names.write(self.who))} {on} --right {asked.right}"
+        key = quote(advice.key or "OWNER.key")
+        issue = f"penstock cert issue --key {key} {to} --out FILE.cert"
+        return f"ask {wording.who(owner)} to run `{issue}`, and then `{advice.publish}`"
+
     def _other_certificates(self, right: Right) -> str:
         """Return whether certificates that are not here could change a refusal."""
         check, who = self.check, self.wording.who(self.who)
@@ -617,7 +636,7 @@ class _ExplainOutput:
         shown: list[Shown] = []
         for right, found in answers.items():
             if allowed[right]:
-                shown += _show(found[-1], self.wording)
+                shown += _show_briefly(found[-1], self.wording)
         denied = ", ".join(right for right, may in allowed.items() if not may)
         if denied:
             shown.append(f"✗ {self.wording.who(self.who)} does not have these rights: {denied}; add --right to see why")
@@ -756,6 +775,22 @@ def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
             certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]
             yield f"  granted through {counted(len(certificates), 'certificate')}"
         yield fact_table(_way_facts(way, answer.asked, wording), indent=4)
+
+
+def _show_briefly(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
+    """Yield what somebody may do and how that is restricted, without the certificates."""
+    explanation = answer.explanation
+    owner = ", as its owner" if not explanation.links and explanation.principal == explanation.root else ""
+    yield f"✓ {wording.who(explanation.principal)} {_may(answer)}{owner}"
+    if answer.broker:
+        yield f"    {answer.broker} permits it by certificates that it has and that are not here"
+    for way in answer.ways:
+        facts = [fact for fact in _way_facts(way, answer.asked, wording) if fact not in _UNRESTRICTED]
+        if facts:
+            yield fact_table(facts, indent=4)
+
+
+_UNRESTRICTED: Final = (("attributes", "all"), ("valid", validity_text(Validity())))
 
 
 def _way_facts(way: PermittedWay, asked: ExplainQuestion, wording: Wording) -> list[tuple[str, str]]:

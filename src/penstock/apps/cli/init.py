@@ -89,7 +89,9 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
     made = StarterNetwork.create(organisation, network, listen, session.now, session.random)
     contexts = _wants_contexts(options.contexts, network, asking=asking)
     steps = _steps(made, folder, contexts=contexts)
-    commands = "\n".join(f"$ {step:<78} # {why}" for step, why in _steps(made, None, contexts=contexts))
+    inside = _steps(made, None, contexts=contexts)
+    width = max(len(step) for step, _ in inside)
+    commands = "\n".join(f"$ {step:<{width}}  # {why}" for step, why in inside)
     with _whole_folder(folder, made.files(commands)):
         if contexts:
             with changing_contexts() as stored:

@@ -31,7 +31,6 @@ from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
     date_problem,
-    instant_text,
     statement_data,
     validity_text,
 )
@@ -382,11 +381,6 @@ class ListedCertificate:
         return self.judged.statement.validity.ends
 
     @property
-    def until(self) -> str:
-        """When it expires, in words."""
-        return "" if self.ends is None else instant_text(self.ends)
-
-    @property
     def mark(self) -> str:
         """The mark in a list."""
         return {Expiry.VALID: "✓", Expiry.EXPIRING: "!", Expiry.NEVER: "∞"}.get(self.expiry, "✗")
@@ -489,13 +483,12 @@ def list_(session: CommandSession, options: _List) -> CommandAnswer:
         (
             one.mark,
             *_columns(one.judged.statement, wording),
-            one.until,
-            speak(one.state, wording.names.spoken()) + _UNCHECKED * (one.mark != "✗" and not one.checked),
+            _state_cell(one, wording),
             one.file,
         )
         for one in sorted(found, key=lambda one: (one.ends is None, one.ends or now))
     ]
-    shown: list[Shown] = [grid_table(("", "who", "right", "on", "until", "state", "file"), rows)]
+    shown: list[Shown] = [grid_table(("", "who", "right", "on", "state", "file"), rows)]
     reasons = dict.fromkeys(one.unchecked for one in checks.values() if one.unchecked)
     shown += (f"revocation unknown: {reason}" for reason in reasons)
     return CommandAnswer(
@@ -507,7 +500,10 @@ def list_(session: CommandSession, options: _List) -> CommandAnswer:
     )
 
 
-_UNCHECKED: Final = ", revocation unknown"
+def _state_cell(one: ListedCertificate, wording: Wording) -> str:
+    day = f" ({one.ends:%Y-%m-%d})" if one.ends is not None and one.mark in ("✓", "!") else ""
+    unchecked = "" if one.checked or one.mark == "✗" else ", revocation unknown"
+    return speak(one.state, wording.names.spoken()) + day + unchecked
 
 
 def _columns(statement: Statement, wording: Wording) -> tuple[str, str, str]:

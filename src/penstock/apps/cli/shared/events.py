@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.cli.shared.describe import value_text
+from penstock.apps.cli.shared.describe import spec_text, value_text
 from penstock.errors import MalformedError, did_you_mean
 from penstock.model.events import Event
 from penstock.model.instants import parse_instant
 from penstock.model.types import AttributeDefinition, EventType
-from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Value, check_value
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Value, check_value, checked_value
 
 SYNTAX = "`NAME:KIND`, `NAME:KIND:LOW..HIGH` or `NAME:KIND:ONE|OTHER`"
 
@@ -197,6 +197,12 @@ def of_pairs(event_type: EventType, pairs: Iterable[str]) -> dict[str, Scalar]:
             raise given_twice(name, "give each attribute once")
         kind = _kind(event_type, name)
         values[name] = None if not written and kind is not Kind.STRING else parse_value(kind, written, name)
+        spec = event_type.by_name[name].spec
+        try:
+            checked_value(name, spec, values[name])
+        except MalformedError as error:
+            error.hint = error.hint or f"`{name}` is {spec_text(spec)}"
+            raise
     return values
 
 
