@@ -196,6 +196,16 @@ def test_one_time_answers() -> None:
     assert state.answer(question, MET.principal, NOW, PITO).value.revoked
 
 
+def test_only_certificates_that_need_a_list_are_in_it() -> None:
+    office = Office()
+    listed, other = issued(office, OnlineKind.CRL), office.issue(MET)
+    office.revoke(listed, other)
+    office.ask(PITO, StatementRequest(PERIOD))
+    [statement] = office.domain.state.statements.values()
+    assert isinstance(statement.value, TimedStatement)
+    assert statement.value.certificates == {listed.id}
+
+
 def test_nothing_is_signed_that_nobody_needs() -> None:
     office = Office()
     office.revoke(office.issue(SMITH))

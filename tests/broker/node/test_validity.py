@@ -408,6 +408,76 @@ asyncio.run(main())
     run(test())
 
 
+def test_a_clock_that_jumps_back_gives_nothing_back_and_ends_nothing() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        clock.ahead += timedelta(days=2)
+        ended = StatementAuthor(ACS).revocation_list(clock() - timedelta(days=1), HOUR, [])
+        async with (
+            timed(clock) as node,
+            client(node, ACS) as acs,
+            client(node, PDA, CRL) as late,
+            client(node, PDA, ACTIVE) as reader,
+            client(node, REPORTER) as writer,
+        ):
+            await acs.evolve(author.heartbeat(clock(), HOUR).to_bytes())
+            subscription, feed = await subscribed(reader), await writer.advertise(str(NEWS.name))
+            await acs.evolve(ended.to_bytes())
+            clock.ahead -= timedelta(days=1, minutes=-30)
+            await refused("broker.not-permitted", late.subscribe(str(NEWS.name)).__aenter__())
+            await feed.publish(headline="as before")
+            assert await headlines(subscription, 1) == ["as before"]
+            # An issuer whose clock is right goes on, and so does the broker.
+            clock.ahead += timedelta(days=1, minutes=-30)
+            await acs.evolve(author.heartbeat(clock(), HOUR).to_bytes())
+            await feed.publish(headline="later")
+            assert await headlines(subscription, 1) == ["later"]
+
+    run(test())
+
+
+def test_overlapping_statements_end_access_until_both_are_over() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        async with timed(clock) as node, client(node, ACS) as acs, client(node, PDA, CRL) as reader:
+            await acs.evolve(author.revocation_list(clock(), HOUR, []).to_bytes())
+            await subscribed(reader)
+            # Another instance of the issuer does not know of the first list.
+            other = StatementAuthor(ACS).revocation_list(clock() + HOUR / 2, HOUR, [])
+            await acs.evolve(other.to_bytes())
+            assert parts(node) == 0
+            last = StatementAuthor(ACS)
+            last.resume([other])
+            await acs.evolve(last.revocation_list(clock(), HOUR, []).to_bytes())
+            clock.ahead += timedelta(minutes=75)
+            node.validity.tick()
+            assert parts(node) == 0
+            clock.ahead += timedelta(minutes=30)
+            await until(lambda: parts(node) == 1)
+
+    run(test())
+
+
+def test_statements_that_arrive_out_of_order_count_when_all_are_there() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, PDA, ACTIVE) as reader:
+            first = author.heartbeat(datetime.now(UTC), HOUR)
+            revoked, second = author.revoke(datetime.now(UTC), [ACTIVE.id]), author.heartbeat(datetime.now(UTC), HOUR)
+            again, third = author.revoke(datetime.now(UTC), []), author.heartbeat(datetime.now(UTC), HOUR)
+            await acs.evolve(first.to_bytes())
+            await subscribed(reader)
+            await acs.evolve(third.to_bytes())
+            assert parts(node) == 0, "it confirms a revocation that has not arrived"
+            await acs.evolve(again.to_bytes())
+            assert parts(node) == 1
+            for late in (revoked, second, first):
+                await refused("statement.backwards", acs.evolve(late.to_bytes()))
+            assert parts(node) == 1
+
+    run(test())
+
+
 def _test(certificate: Certificate) -> OnlineTest:
     [test] = certificate.statement.validity.online
     return test
@@ -582,6 +652,29 @@ def test_an_answer_about_another_certificate_leaves_successors_as_they_are() -> 
                 async with client(node, PDA, shown) as reader:
                     await subscribed(reader)
                 assert [one.id for one in node.core.sources.successors] == [successor.id]
+            await asyncio.gather(*tasks)
+
+    run(test())
+
+
+def test_a_successor_is_asked_about_if_it_needs_one_time_answers() -> None:
+    once = reads(OnlineKind.ONE_TIME, HOUR)
+    successors = UnverifiedCredentials((read_certificate(*once.to_sexps()),))
+
+    async def test() -> None:
+        author, tasks = StatementAuthor(ACS), list[asyncio.Future[None]]()
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, PDA, ACTIVE) as reader:
+
+            def answer(question: OneTimeQuestion | None) -> None:
+                if question is not None:
+                    signed = author.answer(question, datetime.now(UTC), revoked=False)
+                    tasks.append(asyncio.ensure_future(acs.evolve(signed.to_bytes())))
+
+            await acs.serve_validity(answer)
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await subscribed(reader)
+            await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id], successors).to_bytes())
+            await until(lambda: bool(tasks) and parts(node) == 1)
             await asyncio.gather(*tasks)
 
     run(test())

@@ -317,6 +317,15 @@ class DomainState:
         pauses = (OnlineTerms.of(test).pause for test in tests if test.kind == OnlineKind.ACTIVE)
         return min((pause for pause in pauses if pause is not None), default=None)
 
+    def needing(self, kind: OnlineKind, ids: Iterable[str]) -> set[str]:
+        """Return which certificates need statements of a kind: lists are bounded, and the others are not in them."""
+        issued = self.issued
+        return {
+            id_
+            for id_ in ids
+            if id_ not in issued or any(test.kind == kind for test in issued[id_].certificate.statement.validity.online)
+        }
+
     def author(self, signer: Signer) -> StatementAuthor:
         """Return the author of validity statements, who goes on after the last recorded ones."""
         author = StatementAuthor(signer)
@@ -630,7 +639,7 @@ def _renew(state: DomainState, now: datetime, signer: Signer) -> tuple[RecordIss
     active = tuple(one for one in made if _has_test(one, OnlineKind.ACTIVE))
     if not active:
         return made
-    ids = frozenset(state.revoked)
+    ids = state.needing(OnlineKind.ACTIVE, state.revoked)
     signed = state.author(signer).revoke(now, ids, state.successors(OnlineKind.ACTIVE, _room(ids), active))
     return (*made, RecordStatement(signed.unverified()))
 
@@ -712,7 +721,7 @@ def _revoked(
     """Return a revocation, with an active one if a certificate needs it: both are recorded together."""
     if OnlineKind.ACTIVE not in state.tests() and ActiveRevocation.HEAD not in state.statements:
         return (RevokeIssued(ids),)
-    all_ids = {*state.revoked, *ids}
+    all_ids = state.needing(OnlineKind.ACTIVE, (*state.revoked, *ids))
     successors = _without(state.successors(OnlineKind.ACTIVE, _room(all_ids)), ids)
     signed = state.author(signer).revoke(now, all_ids, successors)
     return RevokeIssued(ids), RecordStatement(signed.unverified())
@@ -726,10 +735,11 @@ def _stated(state: DomainState, period: timedelta, now: datetime, signer: Signer
     """Yield the next timed statements, a third of a period before the last ones end."""
     author, tests = state.author(signer), state.tests()
     if OnlineKind.CRL in tests and _ends_soon(state, RevocationList.HEAD, period, now):
-        successors = state.successors(OnlineKind.CRL, _room(state.revoked))
-        yield RecordStatement(author.revocation_list(now, period, state.revoked, successors).unverified())
+        revoked = state.needing(OnlineKind.CRL, state.revoked)
+        successors = state.successors(OnlineKind.CRL, _room(revoked))
+        yield RecordStatement(author.revocation_list(now, period, revoked, successors).unverified())
     if OnlineKind.REVALIDATION in tests and _ends_soon(state, Revalidation.HEAD, period, now):
-        valid = [id_ for id_ in state.issued if id_ not in state.revoked]
+        valid = state.needing(OnlineKind.REVALIDATION, (id_ for id_ in state.issued if id_ not in state.revoked))
         successors = state.successors(OnlineKind.REVALIDATION, _room(valid))
         yield RecordStatement(author.revalidation(now, period, valid, successors).unverified())
 
