@@ -39,25 +39,22 @@ def some_role_is_enough(patch: pytest.MonkeyPatch) -> None:
 
     def allow(permission: recycling._Permission, entry: recycling._Entry) -> None:
         original(permission, entry)
-        for remainder, one, recycled in [triple for place in permission._remainders.values() for triple in place]:
-            for role in remainder:
-                permission._remainders.setdefault(role, []).append((frozenset({role}), one, recycled))
+        for place in [place for place in permission._known.values() if isinstance(place, list)]:
+            for remainder, recycled in list(place):
+                place.append((frozenset({min(remainder)}), recycled))
 
     patch.setattr(recycling._Permission, "_allow", allow)
 
 
 def one_denied_role_denies(patch: pytest.MonkeyPatch) -> None:
     """A question is denied if any of its roles is denied."""
-    original = recycling._roles
     answering = recycling._Permission.answer
 
     def answer(permission: recycling._Permission, question: AccessQuestion) -> recycling.Recycled | None:
-        roles = original(question, permission.attribute) or frozenset()
-        denied = [permission._denied[role] for role in roles if role in permission._denied]
-        if denied:
-            return recycling.Recycled(
-                DENY, recycling.Derivation(recycling.RecyclingRule.DENIED_ROLES, lambda: ((), ()))
-            )
+        roles = recycling._roles(question, permission.attribute) or frozenset()
+        if any(isinstance(permission._known.get(role), recycling._Entry) for role in roles):
+            derivation = recycling.Derivation(recycling.RecyclingRule.DENIED_ROLES, lambda: ((), ()), ())
+            return recycling.Recycled(DENY, derivation)
         return answering(permission, question)
 
     patch.setattr(recycling._Permission, "answer", answer)

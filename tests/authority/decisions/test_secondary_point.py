@@ -434,7 +434,8 @@ async def test_a_derivation_is_explained(made: Scene) -> None:
     assert found is not None
     lines = explain(found)
     assert lines[0] == (
-        "Permit: user alice may read document report-7, recycled from one answer: a role of these has the permission"
+        "Permit: user alice may read document report-7, recycled from one answer: "
+        "a role of the subject has the permission"
     )
     assert lines[1] == "  one of these roles has the permission: a"
     assert lines[2].startswith("  Permit for user alice with roles a: read document report-7, by ")

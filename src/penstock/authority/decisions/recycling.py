@@ -26,9 +26,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect, LabelRecycling, RoleRecycling
 from penstock.authority.decisions.questions import (
@@ -65,13 +66,13 @@ _SHAPES: Final = 16
 class RecyclingRule(StrEnum):
     """The rule by which a question was answered."""
 
-    PRECISE = "the same question"
-    REMAINDER = "a role of these has the permission"
-    DENIED_ROLES = "none of the roles has the permission"
-    PATH = "a path of ≥"
-    NEGATION = "a negation of ≥"
-    UNEQUAL = "labels that differ"
-    SET = "the answer holds for a set of requests"
+    PRECISE = "precise"
+    REMAINDER = "remainder"
+    DENIED_ROLES = "denied-roles"
+    PATH = "path"
+    NEGATION = "negation"
+    UNEQUAL = "unequal"
+    SET = "set"
 
 
 class CachedAnswer(NamedTuple):
@@ -84,18 +85,16 @@ class CachedAnswer(NamedTuple):
 Premises: TypeAlias = tuple[tuple[CachedAnswer, ...], tuple[str, ...]]
 
 
-class Derivation:
+class Derivation(Struct):
     """How an answer follows: by which rule, from which cached answers, and over which roles or labelled entities.
 
     It is worked out when it is looked at, from what was known when the question was answered.
     """
 
-    __slots__ = ("_find", "_found", "rule")
-
-    def __init__(self, rule: RecyclingRule, find: Callable[[], Premises]) -> None:
-        self.rule = rule
-        self._find = find
-        self._found: Premises | None = None
+    rule: RecyclingRule
+    _find: Callable[..., Premises]
+    _known: tuple[object, ...]
+    _found: Premises | None = None
 
     @property
     def premises(self) -> tuple[CachedAnswer, ...]:
@@ -109,18 +108,19 @@ class Derivation:
 
     def _look(self) -> Premises:
         if self._found is None:
-            self._found = self._find()
+            self._found = self._find(*self._known)
         return self._found
 
-    def __repr__(self) -> str:
-        return f"<Derivation {self.rule.name} {self.over} from {len(self.premises)}>"
 
-
-class Recycled(NamedTuple):
+class Recycled(Struct, frozen=True):
     """An answer that was not asked for. Its derivation says why it holds."""
 
     effect: AnswerEffect
     derivation: Derivation
+
+
+def _itself(cached: CachedAnswer) -> Premises:
+    return (cached,), ()
 
 
 class Learning(NamedTuple):
@@ -288,7 +288,7 @@ class Recycler:
         question, answer = cached
         self._numbers += 1
         cost = _ENTRY_BYTES + 4 * len(question.text) + _COMPILED * len(answer.holds_for or "")
-        recycled = Recycled(answer.effect, Derivation(RecyclingRule.PRECISE, lambda: ((cached,), ())))
+        recycled = Recycled(answer.effect, Derivation(RecyclingRule.PRECISE, _itself, (cached,)))
         return _Entry(self._numbers, cached, recycled, answer.until.timestamp(), cost)
 
     def _classify(self, entry: _Entry) -> None:
@@ -394,13 +394,15 @@ class Recycler:
             wanted = len(self._entries) // 8 + 1
             victims: list[_Entry] = []
             for entry in list(self._entries.values()):
-                if entry.used:
+                if entry.used or (entry.permission is not None and entry.permission.used):
                     entry.used = False
                     self._entries[entry.number] = self._entries.pop(entry.number)
                 else:
                     victims.append(entry)
                 if len(victims) == wanted:
                     break
+            for permission in self._permissions.values():
+                permission.used = False
             self._drop_all(victims)
         if len(self._ends) > 2 * len(self._entries) + 64:
             self._ends = [(entry.until, entry.number) for entry in self._entries.values()]
@@ -438,15 +440,12 @@ class Recycler:
 
 def _is_plain(question: AccessQuestion) -> bool:
     """Return whether all properties are plain values or lists. For others it takes `facts_of` to say what they mean."""
-    subject, action, resource, context = (
+    for properties in (
         question.subject.properties, question.action.properties, question.resource.properties, question.context,
-    )  # fmt: skip
-    for properties in (subject, action, resource, context):
+    ):  # fmt: skip
         if properties:
-            if not RESERVED.isdisjoint(properties):
-                return False
-            for value in properties.values():
-                if type(value) is dict:
+            for name, value in properties.items():
+                if type(value) is dict or name in RESERVED:
                     return False
     return True
 
@@ -477,17 +476,17 @@ _NOBODY: Final = Entity("-", "-")
 class _Permission:
     """What is known about the roles that have one permission."""
 
-    __slots__ = ("_allows", "_denials", "_denied", "_remainders", "attribute", "key")
+    __slots__ = ("_allows", "_denials", "_known", "attribute", "key", "used")
 
     def __init__(self, key: PermissionKey, attribute: str) -> None:
         self.key = key
         self.attribute = attribute
+        #: used since it was last considered for eviction
+        self.used = False
         self._allows: dict[int, _Entry] = {}
         self._denials: dict[int, _Entry] = {}
-        #: each denied role, and an answer that denies it
-        self._denied: dict[str, _Entry] = {}
-        #: the remainders, each under one of its roles
-        self._remainders: dict[str, list[tuple[frozenset[str], _Entry, Recycled]]] = {}
+        #: of each denied role an answer that denies it; each remainder under one of its roles
+        self._known: dict[str, _Entry | list[tuple[frozenset[str], Recycled]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._allows or self._denials)
@@ -501,34 +500,35 @@ class _Permission:
         roles = _roles(question, self.attribute)
         if not roles:
             return None
-        remainders = self._remainders
-        if remainders:
-            for role in roles:
-                for remainder, entry, recycled in remainders.get(role, ()):
-                    if remainder <= roles:
-                        entry.used = True
-                        return recycled
-        denied = self._denied
+        known, denied = self._known, True
         for role in roles:
-            witness = denied.get(role)
-            if witness is None:
-                return None
-            witness.used = True
-        return Recycled(DENY, Derivation(RecyclingRule.DENIED_ROLES, partial(_denials, denied, roles)))
+            found = known.get(role)
+            if found is None:
+                denied = False
+            elif type(found) is list:
+                for remainder, recycled in found:
+                    if remainder <= roles:
+                        self.used = True
+                        return recycled
+                denied = False
+        if not denied:
+            return None
+        self.used = True
+        return Recycled(DENY, Derivation(_DENIED_ROLES, _denials, (known, roles)))
 
     def add(self, entry: _Entry) -> None:
-        """Learn an answer. Raises `_ContradictionError`, and is not to be used afterwards, if a remainder is empty."""
-        if entry.effect is PERMIT:
-            self._allow(entry)
-            self._allows[entry.number] = entry
-            return
-        self._denials[entry.number] = entry
+        """Learn an answer. Raises `_ContradictionError`, after which all answers are to be removed."""
+        entries = self.entries()
         try:
-            if not self._denied.keys() >= entry.roles:
+            if entry.effect is PERMIT:
+                self._allow(entry)
+                self._allows[entry.number] = entry
+            else:
+                self._denials[entry.number] = entry
                 self.recompute()
         except _ContradictionError:
-            del self._denials[entry.number]
-            raise _ContradictionError(self.entries()) from None
+            self._denials.pop(entry.number, None)
+            raise _ContradictionError(entries) from None
 
     def remove(self, entry: _Entry) -> None:
         """Forget an answer; `recompute` must follow."""
@@ -537,31 +537,39 @@ class _Permission:
 
     def recompute(self) -> None:
         """Compute the denied roles and the remainders. Raises `_ContradictionError`."""
-        self._denied = {role: entry for entry in self._denials.values() for role in entry.roles}
-        self._remainders = {}
+        self._known = {role: entry for entry in self._denials.values() for role in entry.roles}
         for entry in self._allows.values():
             self._allow(entry)
 
     def _allow(self, entry: _Entry) -> None:
-        remainder = entry.roles - self._denied.keys()
+        known = self._known
+        remainder = frozenset(role for role in entry.roles if type(known.get(role)) is not _Entry)
         if not remainder:
-            raise _ContradictionError(self.entries())
-        find = partial(_remainder, entry, self._denied, remainder)
-        place = self._remainders.setdefault(min(remainder), [])
-        place.append((remainder, entry, Recycled(PERMIT, Derivation(RecyclingRule.REMAINDER, find))))
-        # The smallest first: it answers most questions.
-        place.sort(key=lambda one: len(one[0]))
+            raise _ContradictionError(())
+        derivation = Derivation(RecyclingRule.REMAINDER, _remainder, (entry, known, remainder))
+        place = known.setdefault(min(remainder), [])
+        if type(place) is list:
+            place.append((remainder, Recycled(PERMIT, derivation)))
+            # The smallest first: it answers most questions.
+            place.sort(key=lambda one: len(one[0]))
 
 
-def _denials(denied: Mapping[str, _Entry], roles: frozenset[str]) -> Premises:
+_DENIED_ROLES: Final = RecyclingRule.DENIED_ROLES
+
+
+def _denials(known: Mapping[str, object], roles: frozenset[str]) -> Premises:
     """Return the answers that deny these roles."""
-    found = {denied[role].number: denied[role].cached for role in sorted(roles)}
+    found: dict[int, CachedAnswer] = {}
+    for role in sorted(roles):
+        entry = known[role]
+        if isinstance(entry, _Entry):
+            found[entry.number] = entry.cached
     return tuple(found.values()), tuple(sorted(roles))
 
 
-def _remainder(entry: _Entry, denied: Mapping[str, _Entry], remainder: frozenset[str]) -> Premises:
+def _remainder(entry: _Entry, known: Mapping[str, object], remainder: frozenset[str]) -> Premises:
     """Return the Permit for a role set, and the answers that deny all of its roles but the remainder."""
-    rest, _ = _denials(denied, entry.roles - remainder)
+    rest, _ = _denials(known, entry.roles - remainder)
     return (entry.cached, *rest), tuple(sorted(remainder))
 
 
@@ -837,6 +845,10 @@ class _Order:
         return path[::-1]
 
 
+_PATH: Final = RecyclingRule.PATH
+_NEGATION: Final = RecyclingRule.NEGATION
+
+
 class _Graph:
     """The answers of one declaration of labels, and the order that they show."""
 
@@ -886,16 +898,14 @@ class _Graph:
         if below[x] >> y & 1 and (not both or below[y] >> x & 1):
             if order.discretionary >> item & 1:
                 return None
-            find = (
-                partial(order.paths, self._last, (x, y), (y, x)) if both else partial(order.paths, self._last, (x, y))
-            )
-            return Recycled(PERMIT, Derivation(RecyclingRule.PATH, find))
+            known = (self._last, (x, y), (y, x)) if both else (self._last, (x, y))
+            return Recycled(PERMIT, Derivation(_PATH, order.paths, known))
         if denied[x] & below[y]:
-            return Recycled(DENY, Derivation(RecyclingRule.NEGATION, partial(order.negation, self._last, x, y)))
+            return Recycled(DENY, Derivation(_NEGATION, order.negation, (self._last, x, y)))
         if both and denied[y] & below[x]:
-            return Recycled(DENY, Derivation(RecyclingRule.NEGATION, partial(order.negation, self._last, y, x)))
+            return Recycled(DENY, Derivation(_NEGATION, order.negation, (self._last, y, x)))
         if both and order.with_unequal and order.differ(x, y):
-            return Recycled(DENY, Derivation(RecyclingRule.UNEQUAL, partial(order.difference, self._last, x, y)))
+            return Recycled(DENY, Derivation(RecyclingRule.UNEQUAL, order.difference, (self._last, x, y)))
         return None
 
     def add(self, entry: _Entry) -> None:
@@ -972,7 +982,7 @@ class _SetIndex:
             belongs = compile_request_set(conjunction(*rest))
         except PenstockError:
             return None
-        recycled = Recycled(entry.effect, Derivation(RecyclingRule.SET, lambda: ((entry.cached,), ())))
+        recycled = Recycled(entry.effect, Derivation(RecyclingRule.SET, _itself, (entry.cached,)))
         made = _RequestSet(entry, recycled, bound, shape, belongs)
         self._shapes.setdefault(shape, {}).setdefault(made.place, []).append(made)
         return made

@@ -28,7 +28,14 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion, Entity
-from penstock.authority.decisions.recycling import CachedAnswer, ChangeReport, Learning, Recycled, Recycler
+from penstock.authority.decisions.recycling import (
+    CachedAnswer,
+    ChangeReport,
+    Learning,
+    Recycled,
+    Recycler,
+    RecyclingRule,
+)
 from penstock.authority.decisions.updates import (
     FollowResult,
     PolicyHeartbeat,
@@ -76,13 +83,18 @@ class _Followed:
     recycler: Recycler
     follower: UpdateFollower
     behind: bool = False
+    #: the policies and their revision, as members of a log record
+    because: str = ""
+    #: resources about which it may decide, and when that was found out
+    resources: set[tuple[str, str]] = field(default_factory=set)
+    since: float = float("-inf")
 
 
 class FoundAnswer(NamedTuple):
-    """A recycled answer, and the point from whose answers it follows."""
+    """A recycled answer, and the policies that it is based on, as members of a log record."""
 
     recycled: Recycled
-    point: Principal
+    because: str
 
 
 class AnswerCache:
@@ -100,9 +112,6 @@ class AnswerCache:
         self.jumps = 0
         #: the clock minus the steady clock
         self._offset: float | None = None
-        #: rights that were found since then
-        self._rights: set[tuple[Principal, str, str]] = set()
-        self._rights_since = float("-inf")
 
     def __len__(self) -> int:
         return sum(len(followed.recycler) for followed in self._points.values())
@@ -126,20 +135,20 @@ class AnswerCache:
             if followed.behind or not followed.follower.is_fresh(now, steady):
                 continue
             found = followed.recycler.answer(question, now)
-            if found is not None and self._is_right(point, question.resource, now):
-                return FoundAnswer(found, point)
+            if found is not None:
+                resource = question.resource
+                known = (resource.type, resource.id) in followed.resources and now - followed.since < _RIGHT_AGE
+                if known or self._is_right(point, followed, resource, now):
+                    return FoundAnswer(found, followed.because)
         return None
 
-    def _is_right(self, point: Principal, resource: Entity, now: float) -> bool:
-        if not 0 <= now - self._rights_since < _RIGHT_AGE or len(self._rights) > self._limits.recycling_entries:
-            self._rights.clear()
-            self._rights_since = now
-        key = (point, resource.type, resource.id)
-        if key in self._rights:
-            return True
+    def _is_right(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> bool:
+        if now - followed.since >= _RIGHT_AGE or len(followed.resources) >= self._limits.recycling_entries:
+            followed.resources.clear()
+            followed.since = now
         if not self._may_decide(point, resource, datetime.fromtimestamp(now, UTC)):
             return False
-        self._rights.add(key)
+        followed.resources.add((resource.type, resource.id))
         return True
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer], now: float, steady: float) -> Learning:
@@ -185,6 +194,7 @@ class AnswerCache:
             if result is FollowResult.JOIN:
                 recycler.follow(follower.revisions)
         if result is not FollowResult.NOTHING:
+            followed.because = because_of(follower.revisions)
             self._compare()
         return result, report
 
@@ -219,7 +229,7 @@ class AnswerCache:
         for followed in self._points.values():
             followed.recycler.clear()
             followed.follower.lose()
-        self._rights.clear()
+            followed.since = float("-inf")
         self.jumps += not first
         return not first
 
@@ -243,20 +253,21 @@ class RecycledLog:
         self._second = -1
         self._date = ""
 
-    def write(self, question: AccessQuestion, found: FoundAnswer, because: str, now: float) -> None:
-        """Append the record of an answer; `because` has the policies and their revision, in JSON."""
+    def write(self, question: AccessQuestion, found: FoundAnswer, now: float) -> None:
+        """Append the record of an answer."""
         second = int(now)
         if second != self._second:
             self._second = second
             self._date = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         self._number += 1
-        recycled, subject, resource = found.recycled, question.subject, question.resource
+        recycled, because = found
+        subject, resource = question.subject, question.resource
         self.lines.write(
             f'{self._start}{self._number:x}","time":"{self._date}.{int((now - second) * 1e6):06d}+00:00",'
-            f'"datacontenttype":"application/json","data":{{"endpoint":"recycled/{recycled.derivation.rule.name.lower()}",'
-            f'"decision":"{recycled.effect.value}",{because},"took":0,'
-            f'"subject":{{"type":{_quoted(subject.type)},"id":{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},'
-            f'"resource":{{"type":{_quoted(resource.type)},"id":{_quoted(resource.id)}}}}}}}\n'.encode("ascii")
+            f'"datacontenttype":"application/json","data":{{"endpoint":"recycled/{recycled.derivation.rule}","decision":"{recycled.effect}",'
+            f'{because},"took":0,"subject":{{"type":{_quoted(subject.type)},"id":{_quoted(subject.id)}}},'
+            f'"action":{_quoted(question.action.id)},"resource":{{"type":{_quoted(resource.type)},'
+            f'"id":{_quoted(resource.id)}}}}}}}\n'.encode("ascii")
         )
 
 
@@ -301,7 +312,6 @@ class SecondaryPoint:
         self._log = log
         self._clock, self._steady = settings.clock.now, settings.steady
         self._cache = AnswerCache(may_decide, max_age=settings.max_age, limits=settings.limits)
-        self._because: dict[Principal, str] = {}
         self._writer: Publisher | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -339,10 +349,7 @@ class SecondaryPoint:
         if found is None:
             return None
         if self._log is not None:
-            because = self._because.get(found.point)
-            if because is None:
-                because = self._because[found.point] = because_of(self._cache.policies(found.point))
-            self._log.write(question, found, because, now)
+            self._log.write(question, found, now)
         return found.recycled
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer]) -> Learning:
@@ -387,8 +394,6 @@ class SecondaryPoint:
             return
         result, report = self._cache.take(signed, self._clock(), self._steady())  # type: ignore[arg-type]  # no result
         self.counts[result.value] += 1
-        if result is not FollowResult.NOTHING:
-            self._because.clear()
         if result is FollowResult.LOST:
             self._alarm(f"updates of {signed.value.point.short} are missing, or two have the same number")
         if report is not None and isinstance(signed.value, PolicyUpdate):
@@ -430,13 +435,12 @@ def explain_recycled(question: AccessQuestion, recycled: Recycled) -> list[str]:
     may = "may" if recycled.effect is AnswerEffect.PERMIT else "may not"
     first = (
         f"{recycled.effect}: {subject.type} {subject.id} {may} {question.action.id} {resource.type} {resource.id}, "
-        f"recycled from {_counted(len(derivation.premises))}: {derivation.rule}"
+        f"recycled from {_counted(len(derivation.premises))}: {_RULES[derivation.rule]}"
     )
     lines = [first]
     if derivation.over:
-        lines.append(
-            f"  {_OVER[derivation.rule.name]}: {_JOINED.get(derivation.rule.name, ', ').join(derivation.over)}"
-        )
+        joined = " ≥ " if derivation.rule is RecyclingRule.PATH else ", "
+        lines.append(f"  {_OVER[derivation.rule]}: {joined.join(derivation.over)}")
     for asked, answer in derivation.premises:
         roles = ""
         if answer.recycling is not None and answer.recycling.HEAD == b"roles":
@@ -448,7 +452,7 @@ def explain_recycled(question: AccessQuestion, recycled: Recycled) -> list[str]:
             f"{asked.resource.type} {asked.resource.id}, by {answer.point.short} under {policies}, "
             f"issued {answer.issued:%Y-%m-%d %H:%M:%S}, until {answer.until:%H:%M:%S}"
         )
-        if answer.holds_for is not None and derivation.rule.name == "SET":
+        if answer.holds_for is not None and derivation.rule is RecyclingRule.SET:
             lines.append(f"    it holds for every request with {answer.holds_for}")
     return lines
 
@@ -457,11 +461,19 @@ def _counted(number: int) -> str:
     return "one answer" if number == 1 else f"{number} answers"
 
 
-_OVER: Final = {
-    "REMAINDER": "one of these roles has the permission",
-    "DENIED_ROLES": "roles without the permission",
-    "PATH": "labels that dominate each other",
-    "NEGATION": "labels along which the negation is carried over",
-    "UNEQUAL": "labels that are equal to the two that differ",
+_RULES: Final = {
+    RecyclingRule.PRECISE: "the same question",
+    RecyclingRule.REMAINDER: "a role of the subject has the permission",
+    RecyclingRule.DENIED_ROLES: "no role of the subject has the permission",
+    RecyclingRule.PATH: "labels along a path dominate each other",
+    RecyclingRule.NEGATION: "one label does not dominate another, so these do not either",
+    RecyclingRule.UNEQUAL: "two labels differ, so labels that are equal to them differ too",
+    RecyclingRule.SET: "the answer holds for a set of requests",
 }
-_JOINED: Final = {"PATH": " ≥ "}
+_OVER: Final = {
+    RecyclingRule.REMAINDER: "one of these roles has the permission",
+    RecyclingRule.DENIED_ROLES: "roles without the permission",
+    RecyclingRule.PATH: "labels that dominate each other",
+    RecyclingRule.NEGATION: "labels along which the negation is carried over",
+    RecyclingRule.UNEQUAL: "labels that are equal to the two that differ",
+}
