@@ -136,7 +136,7 @@ def the_matrix_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def sets_contain_everything_bound(patch: pytest.MonkeyPatch) -> None:
     """A set is taken for larger than it is."""
-    patch.setattr(recycling, "compile_request_set", lambda _selector: lambda _facts: True)
+    patch.setattr(recycling, "_compiled", lambda _selector: lambda _facts: True)
     patch.setattr(recycling, "bound_values", lambda _selector: {})
 
 

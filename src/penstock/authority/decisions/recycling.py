@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -957,6 +958,10 @@ class _RequestSet(NamedTuple):
         return tuple(self.bound[key] for key in self.shape)
 
 
+#: many sets differ only in what they are found by
+_compiled: Final = lru_cache(4_096)(compile_request_set)
+
+
 class _SetIndex:
     """Sets of requests, and which of them a question belongs to."""
 
@@ -979,7 +984,7 @@ class _SetIndex:
             rest = [part for part in conjuncts(selector) if not shape or not bound_values(part)]
             if not compile_request_set(selector)(facts_of(entry.cached.question)):
                 return None
-            belongs = compile_request_set(conjunction(*rest))
+            belongs = _compiled(conjunction(*rest))
         except PenstockError:
             return None
         recycled = Recycled(entry.effect, Derivation(RecyclingRule.SET, _itself, (entry.cached,)))
