@@ -2,19 +2,23 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from tests.apps.acs.kit import ADMIN, COURT, Desk, code_of
 from tests.guard.london import CCS, MALLORY, MET, PITO, SMITH, TO_BILLING, V8516, numberplate
 
 from penstock.apps.acs.operations import OPERATIONS, credentials_of
-from penstock.apps.http.server import HttpRequest, HttpResponse
+from penstock.apps.http.server import Bounds, HttpRequest, HttpResponse, HttpService
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError
 from penstock.roles.credentials import AppointmentCertificate
 from penstock.roles.engine import Appoint, SetFact
+from penstock.store.ledgers.urls import open_store
+from penstock.testing.postgres import PostgresServer
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.signed import sign_value
@@ -246,31 +250,92 @@ def test_pages_need_no_signature() -> None:
 
 
 INJECTIONS = [
-    "'; DROP TABLE changes; --",
+    "'; DROP TABLE penstock_changes; --",
     '" OR 1=1 --',
-    "\\'; DELETE FROM ledgers; --",
-    "x' UNION SELECT data FROM snapshots --",
+    "\\'; DELETE FROM penstock_ledgers; --",
+    "x' UNION SELECT data FROM penstock_snapshots --",
+    "$$; DROP TABLE penstock_requests; $$",
     "%s %d {0} ${jndi:ldap://x}",
     "a\u2028b'",
 ]
 
 
-@pytest.mark.parametrize("text", INJECTIONS)
-def test_sql_in_fields_is_text(text: str) -> None:
+def test_sql_in_fields_is_text_in_sqlite(tmp_path: Path) -> None:
+    sql_is_text(f"sqlite:{tmp_path}/acs.db")
+
+
+def test_sql_in_fields_is_text_in_postgresql(postgres: PostgresServer) -> None:
+    sql_is_text(postgres.url(postgres.new_database()))
+
+
+def sql_is_text(url: str) -> None:
+    with open_store(url, create=True) as store:
+        made = Desk(store.ledger("domain/pito"))
+        for number, text in enumerate(INJECTIONS):
+            name = text if text.isprintable() else "plain"
+            member = str(SigningKey(bytes(31) + bytes((number,))).principal)
+            made.call(ADMIN, "members/add", principal=member, name=name, why=name)
+            assert made.call(ADMIN, "members/list")["members"][-1]["name"] == name
+            for path, fields in (
+                ("members/add", {"principal": text, "name": "x"}),
+                ("certificates/revoke", {"certificates": [text]}),
+                ("holders", {"type": text}),
+                ("certificates/issue", {"to": text, "tag": text}),
+            ):
+                status, _ = made.refused(ADMIN, path, **fields)
+                assert status in (400, 404)
+        assert made.domain.verify() == made.domain.head
+        assert [one["why"] for one in made.call(ADMIN, "changes")["changes"] if one["why"] in INJECTIONS]
+
+
+def tampered(request: HttpRequest) -> Iterator[bytes]:
+    """Yield heads that try to say two things, or to write lines of their own into the answer."""
+    lines = [name + b": " + value for name, value in request.headers.items()]
+    again = [b"signature-input", b"signature", b"content-digest", b"penstock-domain", b"content-length"]
+    for name in again:
+        yield _head(request.path, [*lines, name + b": " + request.headers.get(name, b"2")])
+        yield _head(request.path, [*lines, name.title() + b": x"])
+    for rest in (b"\r\nSet-Cookie: x=1", b"\nSet-Cookie: x=1", b"\rSet-Cookie: x=1", b"\x00", b"\r\n Set-Cookie: x=1"):
+        if not rest.startswith(b"\r\nS"):
+            yield _head(request.path, [*lines[:-1], lines[-1] + rest])
+        yield _head(request.path + rest, lines)
+        yield _head(request.path, [*lines, b"X" + rest + b": 1"])
+    for path in (b"/v1/members/list%0d%0aSet-Cookie:%20x=1", b"/v1/members/list?x=\xe2\x80\xa8", b"//v1/members/list"):
+        yield _head(path, lines)
+
+
+def _head(path: bytes, lines: list[bytes]) -> bytes:
+    return b"\r\n".join([b"POST " + path + b" HTTP/1.1", b"Host: x", b"Content-Length: 2", *lines, b"", b"{}"])
+
+
+def test_headers_cannot_be_injected() -> None:
     made = desk()
-    name = text if text.isprintable() else "plain"
-    made.call(ADMIN, "members/add", principal=str(SMITH.principal), name=name, why=name)
-    [_, smith] = made.call(ADMIN, "members/list")["members"]
-    assert smith["name"] == name
-    assert made.domain.verify() == made.domain.head
-    for path, fields in (
-        ("members/add", {"principal": text, "name": "x"}),
-        ("certificates/revoke", {"certificates": [text]}),
-        ("holders", {"type": text}),
-        ("certificates/issue", {"to": text, "tag": text}),
-    ):
-        status, _ = made.refused(ADMIN, path, **fields)
-        assert status in (400, 404)
+    request = made.request(ADMIN, "members/list", {})
+    lines = [name + b": " + value for name, value in request.headers.items()]
+
+    async def run() -> None:
+        bounds = Bounds(8_192, 1 << 18, 10_000, 10_000, 16)
+        http = await HttpService(made.service.answer, bounds, "acs.listen", made.service.admit).start("127.0.0.1", 0)
+        try:
+            for head in tampered(request):
+                answer = await _exchange(http.port, head)
+                assert int(answer.split()[1]) in (400, 401, 404), head
+                assert b"set-cookie" not in answer.partition(b"\r\n\r\n")[0].lower()
+            # None of them has used up the nonce.
+            assert (await _exchange(http.port, _head(request.path, lines))).startswith(b"HTTP/1.1 200 ")
+        finally:
+            await http.stop()
+
+    asyncio.run(run())
+
+
+async def _exchange(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    answer = await reader.readuntil(b"}")
+    writer.close()
+    await writer.wait_closed()
+    return answer
 
 
 @pytest.mark.parametrize("text", ["a\r\nSet-Cookie: x=1", "a\nb", "\x00", "\x1b[2J"])

@@ -66,7 +66,7 @@ class DomainClient:
         except (OSError, HTTPException) as error:
             raise FailedError(
                 "acs.unreachable",
-                f"cannot reach the service at {self.url}: {type(error).__name__}",
+                f"cannot reach the service at {self.url}: {_reason(error)}",
                 hint="check --service, and that `penstock acs serve` runs",
             ) from None
         finally:
@@ -86,6 +86,10 @@ class DomainClient:
         if scheme == "http":
             return HTTPConnection(host, port, timeout=_PATIENCE)
         return HTTPSConnection(host, port, timeout=_PATIENCE, context=self.tls or ssl.create_default_context())
+
+
+def _reason(error: OSError | HTTPException) -> str:
+    return str(getattr(error, "strerror", None) or type(error).__name__).lower()
 
 
 def _read(status: int, data: bytes) -> dict[str, object]:

@@ -80,7 +80,11 @@ def verify_request(  # noqa: PLR0913  # everything that the signature covers
         raise unsigned("the request is not signed in the accepted form")
     # (2) A request for one domain must not be used at another.
     if said["penstock-domain"] != str(domain):
-        raise RefusedError("acs.wrong-domain", "the request is for another domain", hint="check --domain")
+        raise RefusedError(
+            "acs.wrong-domain",
+            f"the request is for another domain: this service answers for {domain.short}",
+            hint="check --domain",
+        )
     # (3) A captured request is soon worth nothing.
     created = datetime.fromtimestamp(int(found["created"]), UTC) if int(found["created"]) < 1 << 35 else None
     if created is None or abs(created - now) > age:

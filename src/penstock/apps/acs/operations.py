@@ -295,6 +295,7 @@ def _list_certificates(call: ApiCall, _fields: ListFields) -> Answer:
             "by": str(one.by),
             "lifetime": one.lifetime,
             "renewed": one.renewal is not None,
+            "superseded": one.id in state.renewed,
             "purpose": one.purpose,
             "revoked": one.id in state.revoked,
         }

@@ -299,7 +299,8 @@ class DomainState:
             raise RefusedError(
                 "acs.not-permitted",
                 f"{caller.short} does not have the right `{right}` on the domain `{self.name}`",
-                hint=f"let an administrator grant it: penstock acs issue --network DOMAIN/{self.name} --right {right}",
+                hint=f"let an administrator grant it: penstock acs issue --to WHO --network DOMAIN/{self.name}"
+                f" --right {right}",
             )
 
     def permits(self, caller: Principal, right: Right, now: datetime) -> bool:

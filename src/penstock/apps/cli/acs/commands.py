@@ -30,6 +30,7 @@ from penstock.authority.domain.domain_changes import MemberKind
 from penstock.codec.sexp import advanced, transport
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError
+from penstock.model.principals import Principal
 from penstock.trust.certificates import subject_to_sexp
 from penstock.trust.tags import to_sexp
 
@@ -64,13 +65,13 @@ class ServiceOptions:
         default=DEFAULT_URL,
         show_default=True,
         metavar="URL",
-        help="Call the service at this address.",
+        help="Call the service at this address, or at the one in $PENSTOCK_ACS.",
     )
     domain: str = option(
         "--domain",
         envvar="PENSTOCK_DOMAIN",
         required=True,
-        help="Require this domain: a principal, one of your names, or a key file.",
+        help="Require this domain: a principal, one of your names, or a key file (default: $PENSTOCK_DOMAIN).",
         **WHO,
     )
     ca_file: str | None = option(
@@ -267,15 +268,34 @@ def certs(session: CommandSession, options: _List) -> CommandAnswer:
                 kind,
                 names.show_text(str(one.get("issuer"))),
                 names.show_text(str(one.get("subject"))),
+                _grants(one, names),
                 _zulu(one.get("not_after") or "without expiry"),
-                "revoked" if one.get("revoked") else "is renewed" if one.get("renewed") else "",
+                _state(one),
             )
             for kind in ("issued", "registered")
             for one in map(table, listed(answer.get(kind)))  # type: ignore[arg-type]  # JSON
         ]
-        yield grid_table(("certificate", "kind", "issuer", "subject", "until", "state"), rows) if rows else "none yet"
+        titles = ("certificate", "kind", "issuer", "subject", "grants", "until", "state")
+        yield grid_table(titles, rows) if rows else "none yet"
 
     return CommandAnswer(answer, shown())
+
+
+def _grants(certificate: Mapping[str, Wire], names: NameBook) -> str:
+    grants = table(certificate.get("grants"))
+    if "rights" not in grants:
+        return ""
+    rights = grants["rights"]
+    shown = rights if isinstance(rights, str) else ", ".join(map(str, listed(rights)))
+    return f"{shown} on {names.show_text(str(grants.get('owner')))}/{grants.get('name')!s}"
+
+
+def _state(certificate: Mapping[str, Wire]) -> str:
+    if certificate.get("revoked"):
+        return "revoked"
+    if certificate.get("superseded"):
+        return "was renewed"
+    return "will be renewed" if certificate.get("renewed") else ""
 
 
 @option_class
@@ -354,13 +374,18 @@ penstock acs holders grid/org.grid.Reading --tree --right subscribe --key alice.
 def holders(session: CommandSession, options: _Holders) -> CommandAnswer:
     """List who can do what with TYPE right now, through which chain of certificates, and until when.
 
-    The list has what the service knows: certificates that the domain issued, and delegations that were registered.
-    Needs the right `audit`. The service must know the type: name its file in the domain file.
+    TYPE is `owner/name`, or the name of one of the domain's own types. The list has what the service knows:
+    certificates that the domain issued, and delegations that were registered. The service must know the type: name
+    its file in the domain file. Needs the right `audit`.
     """
     client, names = options.service.open(session)
     answer = client.call(
         "holders",
-        {"type": _owned(names, options.type_name, "type"), "rights": list(options.rights) or None, "at": options.at},
+        {
+            "type": _owned(names, client.domain, options.type_name, "type"),
+            "rights": list(options.rights) or None,
+            "at": options.at,
+        },
     )
     return CommandAnswer(answer, show_holders(answer, names, tree=options.tree))
 
@@ -368,7 +393,7 @@ def holders(session: CommandSession, options: _Holders) -> CommandAnswer:
 @option_class
 class _Complete:
     right: str = argument(type=RIGHT, metavar="RIGHT")
-    type_name: str | None = option("--type", metavar="OWNER/NAME", help="Complete a right on this event type.")
+    type_name: str | None = option("--type", metavar="[OWNER/]NAME", help="Complete a right on this event type.")
     network: str | None = option("--network", metavar="OWNER/NAME", help="Complete a right on this network.")
     who: str | None = option("--for", help="Complete the chain of another principal (default: your own).", **WHO)
     destination: OutputFile
@@ -394,7 +419,7 @@ def complete(session: CommandSession, options: _Complete) -> CommandAnswer:
         "complete",
         {
             "right": options.right,
-            "type": None if options.type_name is None else _owned(names, options.type_name, "type"),
+            "type": None if options.type_name is None else _owned(names, client.domain, options.type_name, "type"),
             "network": None if options.network is None else str(names.network(options.network)),
             "principal": None if options.who is None else str(names.principal(options.who)),
         },
@@ -449,15 +474,19 @@ def log(session: CommandSession, options: _Log) -> CommandAnswer:
 def _about(change: Mapping[str, Wire], names: NameBook) -> str:
     member = names.show_text(str(change.get("member", "")))
     ids = [*listed(change.get("revoked")), *(table(one).get("id") for one in listed(change.get("registered")))]
-    return str(change.get("name") or change.get("id") or "") or member or ", ".join(map(str, ids))
+    if "id" in change:
+        holder = names.show_text(str(change.get("subject")))
+        return f"{holder}: {_grants(change, names)}, {str(change['id'])[:15]}…"
+    return str(change.get("name") or "") or member or ", ".join(map(str, ids))
 
 
 def _zulu(instant: object) -> str:
     return str(instant).replace("+00:00", "Z")
 
 
-def _owned(names: NameBook, text: str, what: str) -> str:
-    owner, name = names.owned(text, what)
+def _owned(names: NameBook, domain: Principal, text: str, what: str) -> str:
+    """Return the full name of a type; without an owner it is the domain's own."""
+    owner, name = names.owned(text, what) if "/" in text else (domain, text)
     if owner is None or name is None:
         raise MalformedError("name.malformed", f"`{text[:80]}` is not one {what}", hint="write `owner/name`")
     return f"{owner}/{name}"
