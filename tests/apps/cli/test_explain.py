@@ -193,3 +193,22 @@ def test_what_policies_refuse_is_told(grid: Shell) -> None:
     assert grid(*line, "no.policy", "--home", "planner").code == "cli.home"
     by_name = ("explain", "--type", "grid/org.grid.Reading@0", *EXPLAIN[3:], "--policy", "no.policy")
     assert grid(*by_name).code == "cli.resource"
+
+
+def test_a_folder_without_contexts(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    penstock.ok("init", "demo", "--no-contexts", "--listen", "127.0.0.1:9")
+    monkeypatch.chdir("demo")
+    # Types and keys are found beside the certificates.
+    assert "attributes region, power, where" in penstock.ok("cert", "verify", "certs/reader-subscribe.cert").out
+    for line in Path(".env").read_text().splitlines():
+        name, _, value = line.partition("=")
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PENSTOCK_BROKER")
+    about = ("--right", "publish", "--type-file", "types/reading.type")
+    issue = "`penstock cert issue --key keys/acme.key --to reader --type acme/example.Reading --right publish"
+    assert f"hint: ask acme to run {issue} --out FILE.cert`, and then" in penstock("explain", *about).err
+    # A list of rights is about the network of the environment.
+    assert penstock.ok("explain", "-o", "json").json["rights"]["connect"] is True
+    listed = penstock.ok("explain", "--type-file", "types/reading.type").out
+    assert "✓ reader may connect to demo" in listed
+    assert "✓ reader may subscribe to example.Reading@0" in listed

@@ -240,7 +240,7 @@ def _check_certificates(
         if one.expiry in _EXPIRY:
             level, hint = _EXPIRY[one.expiry]
             words = speak(one.state, spoken)
-            advice = RenewalAdvice.of(one.judged.statement.issuer, one.file, keys=keys)
+            advice = RenewalAdvice.of(one.judged.statement.issuer, one.file, near=keys)
             yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(advice))
     valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
     if valid:

@@ -1,5 +1,6 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -55,7 +56,7 @@ from penstock.model.topics import TopicName, is_topic
 from penstock.model.types import EventType, TypeDefinition
 from penstock.model.values import Schema
 from penstock.selector import ALWAYS, Selector, conjunction, evaluate
-from penstock.store.files.client_files import OmittedArguments
+from penstock.store.files.client_files import VARIABLES, OmittedArguments
 from penstock.trust.capabilities import Right, read_terms, type_request
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Findings, sift
@@ -421,10 +422,14 @@ class _Explain:
             self,
             principal=self.principal or key,
             credentials=self.credentials or omitted.credential_files(),
-            network=self.network or omitted.context.network or None,
+            network=self.network or omitted.context.network or self._network_of_environment(),
             of_type=replace(self.of_type, type_file=given or None),
             names=replace(self.names, names_file=self.names.names_file or omitted.names_file()),
         )
+
+    def _network_of_environment(self) -> str | None:
+        """Return the environment's network, for a list of rights."""
+        return os.environ.get(VARIABLES["network"]) or None if self.right is None else None
 
     def ask_broker(
         self, asked: "_Explain", names: NameBook, bag: Credentials, about: TypeName | None
@@ -590,7 +595,7 @@ class _ExplainOutput:
         """Return how a revoked right is given back; nothing for other refusals."""
         revoked = next((link.certificate for link in answer.explanation.links if link.code == "cert.revoked"), None)
         if answer.last is not None:
-            issuer, advice = answer.last.by, RenewalAdvice.of(answer.last.by)
+            issuer, advice = answer.last.by, RenewalAdvice.of(answer.last.by, near=self.files)
         elif revoked is not None:
             issuer, advice = revoked.statement.issuer, RenewalAdvice.about(revoked, self.files)
         else:
@@ -602,7 +607,7 @@ class _ExplainOutput:
         asked, wording = answer.asked, self.wording
         if answer.code not in ("chain.missing", "chain.no-authority"):
             return ""
-        owner, advice = asked.question.root, RenewalAdvice.of(asked.question.root)
+        owner, advice = asked.question.root, RenewalAdvice.of(asked.question.root, near=self.files)
         about: TypeName | NetworkName | None = asked.name
         if isinstance(asked.request, NetworkRequest):
             about = asked.request.network
@@ -611,8 +616,7 @@ class _ExplainOutput:
         place = "--network" if isinstance(about, NetworkName) else "--type"
         on = f"{place} {quote(f'{wording.names.write(owner)}/{about.name}')}"
         to = f"--to {quote(wording.names.write(self.who))} {on} --right {asked.right}"
-        key = quote(advice.key or "OWNER.key")
-        issue = f"penstock cert issue --key {key} {to} --out FILE.cert"
+        issue = f"penstock cert issue --key {advice.key_word} {to} --out FILE.cert"
         return f"ask {wording.who(owner)} to run `{issue}`, and then `{advice.publish}`"
 
     def _other_certificates(self, right: Right) -> str:

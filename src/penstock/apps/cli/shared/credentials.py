@@ -182,6 +182,12 @@ class Shelf:
         return verify_type(unverified, now, types=self, network=network)
 
 
+def beside(path: Path, folder: str, pattern: str) -> list[Path]:
+    """Return the files beside a file, and those in a folder of its network, as `penstock init` lays it out."""
+    place = path.absolute().parent
+    return [one for where in (place, place / folder, place.parent / folder) for one in sorted(where.glob(pattern))]
+
+
 def find_types(now: datetime, *paths: str) -> tuple[EventType, ...]:
     """Return the types that verify among those of the user's contexts, and those beside files and below folders.
 
@@ -191,7 +197,7 @@ def find_types(now: datetime, *paths: str) -> tuple[EventType, ...]:
     with suppress(PenstockError):
         files += (Path(one.type_file) for one in ContextFile.load().contexts.values() if one.type_file)
     for path in map(Path, paths):
-        files += sorted(path.rglob(_TYPES) if path.is_dir() else path.parent.glob(_TYPES))
+        files += sorted(path.rglob(_TYPES)) if path.is_dir() else beside(path, "types", _TYPES)
     known: dict[TypeName, UnverifiedType] = {}
     for file in files:
         with suppress(PenstockError):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from penstock.apps.cli.shared.broker_client import Call, complete_context, talk
 from penstock.apps.cli.shared.commands import option
-from penstock.apps.cli.shared.credentials import load_credentials, read_bag, usable_credentials
+from penstock.apps.cli.shared.credentials import beside, load_credentials, read_bag, usable_credentials
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.session import Warned
 from penstock.broker.client.client import Client
@@ -34,6 +34,7 @@ from penstock.trust.policy_state import Revocations
 from penstock.trust.refusals import CredentialStatus, RevokedCertificate, last_revoked
 
 CHAINS: Final = ".chain"
+_KEYS: Final = "*.key"
 #: seconds until a broker must have answered
 _PATIENCE: Final = 5.0
 _NO_CONTEXT: Final = "no context connects to their network; add one with `penstock context add`, or give --context"
@@ -126,7 +127,7 @@ def may_revoke(statement: Statement) -> frozenset[Principal] | None:
 class RenewalAdvice:
     """The commands that renew the certificates in files, and give a revoked right back. They can be copied.
 
-    They name the issuer's key if it is in one of the user's contexts, or among the files that are looked at.
+    They name the issuer's key if it is in one of the user's contexts, or is found beside the files.
     """
 
     files: tuple[str, ...]
@@ -134,13 +135,14 @@ class RenewalAdvice:
     context: str = ""
 
     @classmethod
-    def of(cls, issuer: Principal, *files: str, keys: Iterable[str] = ()) -> "RenewalAdvice":
-        """Look for the issuer's key."""
+    def of(cls, issuer: Principal, *files: str, near: Iterable[str] = ()) -> "RenewalAdvice":
+        """Look for the issuer's key, also near other files."""
         with suppress(PenstockError):
             for name, one in ContextFile.load().contexts.items():
                 if one.key and _is_key_of(issuer, one.key):
                     return cls(files, _shorter(one.key), name)
-        return cls(files, next((key for key in keys if _is_key_of(issuer, key)), ""))
+        places = dict.fromkeys(one for file in (*files, *near) for one in beside(Path(file), "keys", _KEYS))
+        return cls(files, next((_shorter(str(one)) for one in places if _is_key_of(issuer, str(one))), ""))
 
     @classmethod
     def about(cls, certificate: Certificate, files: Iterable[str]) -> "RenewalAdvice":
@@ -151,12 +153,12 @@ class RenewalAdvice:
     @property
     def renew(self) -> str:
         """The command that renews them."""
-        return f"penstock cert renew {self._files} --key {self._key}"
+        return f"penstock cert renew {self._files} --key {self.key_word}"
 
     @property
     def publish(self) -> str:
         """The command that gives the new certificates to all brokers."""
-        who = f"--context {quote(self.context)}" if self.context else f"--key {self._key}"
+        who = f"--context {quote(self.context)}" if self.context else f"--key {self.key_word}"
         return f"penstock net publish {self._files} {who} --wait"
 
     @property
@@ -165,7 +167,8 @@ class RenewalAdvice:
         return f"run `{self.renew} --grant-again`, and then `{self.publish}`"
 
     @property
-    def _key(self) -> str:
+    def key_word(self) -> str:
+        """The issuer's key as it is written in a command."""
         return quote(self.key or "ISSUER.key")
 
     @property
