@@ -247,7 +247,7 @@ def _rights(rights: Iterable[Right] | None, *, network: bool) -> SExp:
         return _STAR
     chosen = sorted(set(rights))
     if not chosen or any(right.on_network is not network for right in chosen):
-        raise _wrong_right()
+        raise wrong_right()
     return (b"*", b"set", *(right.to_sexp() for right in chosen))
 
 
@@ -284,14 +284,16 @@ def decision_request(owner: Principal, resource_type: str, resource_id: str, rig
 
 def _request_right(right: Right, *, network: bool) -> Tag:
     if right.on_network is not network:
-        raise _wrong_right()
+        raise wrong_right()
     return parse_tag(right.to_sexp())
 
 
-def _wrong_right() -> MalformedError:
+def wrong_right() -> MalformedError:
+    """Return the error for a right on something else, or for none."""
     return MalformedError(
         "capability.right",
-        "connect, broker, install, administer and audit are rights on a network, all others on event types; give one",
+        "connect, broker, install, administer and audit are rights on a network, decide and ask on decisions, all"
+        " others on event types; give one",
         hint="grant them in two certificates",
     )
 
@@ -403,6 +405,7 @@ def describe_tag(tag: Tag, attribute: AttributeText = _attribute_text) -> dict[s
     names: dict[bytes, tuple[str, ...]] = {
         NETWORK: ("owner", "name", "rights"),
         EVENT_TYPE: ("owner", "name", "version", "rights", "attributes", "where", "when"),
+        DECISION: ("owner", "type", "id", "rights"),
     }
     if not isinstance(value, tuple) or not value or not isinstance(value[0], bytes) or value[0] not in names:
         return {"tag": _plain(value, attribute)}

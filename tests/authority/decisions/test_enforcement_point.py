@@ -230,8 +230,9 @@ def test_newest_waits_and_takes_the_newest() -> None:
     async def test(service: Service) -> None:
         point = await service.point(mode=AnswerMode.parse("newest:0.5"))
         async with asking(point) as task:
-            await service.say(answer(rests_on=(OLD,)))
+            # The older one counts although it comes after the newer.
             await service.say(answer(key=OTHER, rests_on=(NEW,), effect=AnswerEffect.DENY), OTHER)
+            await service.say(answer(rests_on=(OLD,)))
             assert not task.done()
             await service.clock.advance(0.6)
             assert (task.result().effect, task.result().disagreed) == (AnswerEffect.DENY, True)

@@ -10,6 +10,7 @@ a package, one with few a module; `shared` is what all of them use.
 - `up` runs a broker, `net` shows and changes the network, `pub_sub` publishes and subscribes.
 - `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it.
 - `roles` has `penstock role`.
+- `pep` asks decision points over a fabric.
 - `policy` has `penstock policy` and `penstock pdp`, `moderator` settles conflicts, `pipeline` runs jobs on Spark.
 - `sealed` seals and opens files, and proves events. `stores` has `penstock store` and `penstock log`.
 - `completion` prints completion scripts for shells, `conformance` runs the test suites of standards.

@@ -39,6 +39,7 @@ GROUPS = {
         "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
         "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
         "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
+        "pep": Noun(f"{_HERE}.pep:pep", "Ask decision points whether access is permitted."),
     },
     "Run": {
         "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),

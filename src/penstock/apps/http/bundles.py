@@ -8,8 +8,8 @@ Searches look among them, and what a request does not say of one of them is take
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,7 @@ _SUFFIXES: Final = (".xml", ".json", ".policy")
 ROOTS: Final = tuple(f"root{suffix}" for suffix in _SUFFIXES)
 ENTITIES: Final = "entities.json"
 _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-"
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """The files of a bundle, with when they were written and their sizes."""
 
@@ -54,6 +55,8 @@ class Bundle:
     answer: Answer | None = None
     #: the policy that decides, as records name it: a list in JSON
     because: str = "[]"
+    #: when its files were last modified
+    changed: datetime = EPOCH
     #: answers that took longer, by endpoint and question
     answers: dict[tuple[str, bytes], tuple[bytes, tuple[Decided, ...]]] = field(default_factory=dict)
 
@@ -113,7 +116,9 @@ def load(path: Path, limits: ServiceLimits = SERVICE_LIMITS, *, trust_properties
     data = {name: read_file(str(path / name if path.is_dir() else path)) for name, _, _ in before}
     if stamp(path) != before:
         raise FailedError("pdp.bundle-changing", f"`{path}` was changed while it was read", hint="try again")
-    return build(data, None if path.is_dir() else path.name, limits, trust_properties=trust_properties)
+    bundle = build(data, None if path.is_dir() else path.name, limits, trust_properties=trust_properties)
+    changed = max((written for _, written, _ in before), default=0) // 1_000
+    return replace(bundle, changed=EPOCH + timedelta(microseconds=changed))
 
 
 def build(

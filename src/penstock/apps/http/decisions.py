@@ -49,7 +49,8 @@ class Deciding:
     def __post_init__(self) -> None:
         self._until = self.timer() + self.limits.pdp_time / 1000
 
-    def _ask(self, question: AccessQuestion) -> PolicyOutcome:
+    def ask(self, question: AccessQuestion) -> PolicyOutcome:
+        """Decide a question. Errors of policies are Indeterminate. Raises `MalformedError` (`pdp.request`)."""
         facts = facts_of(question, self.bundle.entities)
         try:
             outcome = self.bundle.ask(facts, self.now)
@@ -69,7 +70,7 @@ class Deciding:
 
     def evaluation(self, found: Mapping[str, Json]) -> dict[str, Json]:
         """Decide one question. Raises `MalformedError` (`pdp.request`)."""
-        return write_decision(self._ask(read_question(found)))
+        return write_decision(self.ask(read_question(found)))
 
     def evaluations(self, found: Mapping[str, Json]) -> dict[str, Json]:
         """Decide several. One that is malformed is refused, and the others are decided all the same.
@@ -83,7 +84,7 @@ class Deciding:
             if not isinstance(item, dict):
                 raise MalformedError("pdp.request", "an evaluation is not an object")
             self._check_time()
-            return write_decision(self._ask(read_question(item, defaults)))
+            return write_decision(self.ask(read_question(item, defaults)))
         except PenstockError as error:
             self.decided.append(Decided(XacmlDecision.INDETERMINATE_DP, status=error.code))
             # Callers do not see problems of the service.
@@ -129,7 +130,7 @@ class Deciding:
         for one in candidates:
             # A partial result would be read as a complete one.
             self._check_time()
-            if self._ask(one).decision is XacmlDecision.PERMIT:
+            if self.ask(one).decision is XacmlDecision.PERMIT:
                 results.append(write(one))
         if page is None:
             return {"results": results}

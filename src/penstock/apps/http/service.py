@@ -15,7 +15,7 @@ import ssl
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -54,9 +54,10 @@ from penstock.apps.http.server import (
     ServerCounts,
     refused,
 )
+from penstock.authority.decisions.questions import AccessQuestion
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.fabric.tasks import keep_running
-from penstock.policy.language.results import XacmlDecision
+from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json.requests import Json, read_json, write_response
 from penstock.policy.syntax.xml import requests as xml_requests
@@ -248,6 +249,13 @@ class DecisionService:
         self.counting.revision = bundle.revision
         self.stale = None
 
+    def decide(self, bundle: Bundle, question: AccessQuestion, caller: str | None = None) -> PolicyOutcome:
+        """Decide a question that did not come over HTTP, and record it. Raises `FailedError`, `MalformedError`."""
+        deciding, began = self._deciding(bundle), self.settings.timer()
+        outcome = deciding.ask(question)
+        self._record(_NO_REQUEST, caller, FABRIC, (bundle, deciding.decided, began))
+        return outcome
+
     def admit(self, asked: HttpRequest) -> HttpResponse | str | None:
         """Return the caller of a request whose body has not been read, or an immediate answer."""
         # (1) its subject
@@ -432,6 +440,9 @@ class DecisionService:
 
 _JSON: Final = JSON.encode()
 #: headers that name the decisions of a question, and the revision that made them
+#: the name of questions over a fabric in the decision log
+FABRIC: Final = "fabric"
+_NO_REQUEST: Final = HttpRequest(b"", b"", {})
 _NAMED: Final = b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n"
 #: the time for policies that do not use it
 _UNASKED: Final = datetime.min.replace(tzinfo=UTC)
@@ -508,12 +519,19 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class RunningService:
-    """A service that runs."""
+    """A service that runs. `changed` is called with each bundle that is another revision."""
 
-    def __init__(self, service: DecisionService, place: ServiceConfig, note: Notes) -> None:
+    def __init__(
+        self,
+        service: DecisionService,
+        place: ServiceConfig,
+        note: Notes,
+        changed: Callable[[Bundle], Awaitable[None]] | None = None,
+    ) -> None:
         self.service = service
         self._place = place
         self._note = note
+        self._changed = changed
         self.http = HttpService(
             service.answer,
             Bounds.of_questions(service.settings.limits),
@@ -580,6 +598,8 @@ class RunningService:
         self.service.take(bundle)
         self.service.counting.loads["taken"] += 1
         if changed:
+            if self._changed is not None:
+                await self._changed(bundle)
             self._note(f"revision {bundle.revision} decides")
 
     def _load(self) -> Bundle:

@@ -262,6 +262,9 @@ class EnforcementPoint:
         answers, mode = [*waiting.answers.values()], self._mode
         if not answers:
             raise self._refusal(waiting)
+        for answer in answers:
+            # Not before: of the answers to one question, the older ones count as answers too.
+            self._learn(answer.value)
         if mode.wait is None and mode.answers is not None and len(answers) < mode.answers:
             self.counts["refused"] += 1
             raise RefusedError(
@@ -334,7 +337,6 @@ class EnforcementPoint:
             except RefusedError:
                 why = "forged"
             else:
-                self._learn(answer)
                 waiting.answers[answer.point] = verified
                 waiting.changed.set()
                 return

@@ -230,9 +230,10 @@ penstock cert issue --key met.key --to-name "Met Brokers" --network "pito/UK Pol
 def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
     """Grant a right to a subject.
 
-    A right is on a network (connect, broker, install) or on event types: publish and subscribe; manage and its single
-    operations; route, for brokers that carry events; and for sealed types keys, to manage them, and history, to fetch
-    old ones. Attributes, forced values and selectors need --type-file, so that their names are known.
+    A right is on a network (connect, broker, install), on decisions about resources (decide, ask), or on event types:
+    publish and subscribe; manage and its single operations; route, for brokers that carry events; and for sealed types
+    keys, to manage them, and history, to fetch old ones. Attributes, forced values and selectors need --type-file, so
+    that their names are known.
     """
     made = Issuing.of(session, options.key, options.subject, options.destination, options.names)
     event_type = options.right.of_type.load(session.now)

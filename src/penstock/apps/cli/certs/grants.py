@@ -32,7 +32,19 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, check_value
 from penstock.selector import parse as parse_selector
-from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Right, event_tag, flags, network_tag
+from penstock.trust.capabilities import (
+    DECISION,
+    EVENT_TYPE,
+    NETWORK,
+    BoundSelector,
+    DecisionRight,
+    Right,
+    decision_tag,
+    event_tag,
+    flags,
+    network_tag,
+    wrong_right,
+)
 from penstock.trust.certificates import Authorisation, Name, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.limits import STAMP_PERIOD
@@ -43,7 +55,8 @@ from penstock.trust.validity import DEFAULT_LIFETIME, OnlineTest, Validity
 #: the meaning of a TIME that is a date only
 MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
 LAST_SECOND: Final = "a date alone includes that day, until 23:59:59 UTC"
-_VOCABULARY: Final = (NETWORK, EVENT_TYPE)
+_VOCABULARY: Final = (NETWORK, EVENT_TYPE, DECISION)
+_RIGHTS: Final = click.Choice([*RIGHT.choices, *(right.value for right in DecisionRight)])
 
 
 @option_class
@@ -58,12 +71,17 @@ class RightOptions:
     type_name: str | None = option(
         "--type", metavar="OWNER/PATTERN", help="Grant rights on these event types; * matches any part of the name."
     )
+    decisions: str | None = option(
+        "--decisions",
+        metavar="OWNER/TYPE[:ID]",
+        help="Grant rights on decisions about these resources: decide, ask; * matches any part.",
+    )
     tag: str | None = option("--tag", metavar="SEXP", help="Grant a right of another vocabulary, as an S-expression.")
     of_type: TypeFileOptions
     version: str | None = option(
         "--version", metavar="VERSION", help="Grant rights on this version of the type only (default: all)."
     )
-    rights: tuple[str, ...] = option("--right", multiple=True, type=RIGHT, help="Grant this right. Can be repeated.")
+    rights: tuple[str, ...] = option("--right", multiple=True, type=_RIGHTS, help="Grant this right. Can be repeated.")
     all_rights: bool = option("--all-rights", is_flag=True, help="Grant every right.")
     attributes: tuple[str, ...] = option(
         "--attribute",
@@ -96,12 +114,12 @@ class RightOptions:
         Raises `MalformedError` (`cli.resource`, `cli.rights`, `cli.type-file` and what the parts raise) and
         `SelectorError`.
         """
-        resources = [self.network, self.type_name or event_type, self.tag]
+        resources = [self.network, self.type_name or event_type, self.tag, self.decisions]
         if sum(resource is not None for resource in resources) != 1:
             raise MalformedError(
                 "cli.resource",
-                "a certificate is about one thing: a network, event types, or a tag of your own",
-                hint="give one of --network, --type (or --type-file) and --tag",
+                "a certificate is about one thing: a network, event types, decisions, or a tag of your own",
+                hint="give one of --network, --type (or --type-file), --decisions and --tag",
             )
         if self.tag is not None:
             self._only("--tag", self.version, self.rights, self.all_rights, *self._terms())
@@ -111,12 +129,32 @@ class RightOptions:
                     "capability.empty", "the tag grants no right", hint="an empty set contains nothing"
                 )
             return tag
+        if self.decisions is not None:
+            self._only("--decisions", self.version, *self._terms())
+            return self._decision_tag(names, self.decisions)
         rights = self._rights()
         if self.network is not None:
             self._only("--network", self.version, *self._terms())
             owner, name = names.owned(self.network, "network")
             return network_tag(owner, name, rights)
         return self._type_tag(names, event_type, rights)
+
+    def _decision_tag(self, names: NameBook, written: str) -> Tag:
+        owner, slash, resource = written.partition("/")
+        kind, colon, name = resource.partition(":")
+        if not slash or not owner or not kind or (colon and not name):
+            raise MalformedError(
+                "name.malformed", f"`{written[:80]}` is not OWNER/TYPE[:ID]", hint="such as hospital/record:*"
+            )
+        self._check_rights()
+        if not set(self.rights) <= set(DecisionRight):
+            raise wrong_right()
+        return decision_tag(
+            None if owner == "*" else names.principal(owner),
+            None if kind == "*" else kind,
+            None if name in ("", "*") else name,
+            None if self.all_rights else map(DecisionRight, self.rights),
+        )
 
     def doubts(self) -> Iterator[Warned]:
         """Yield warnings about the conditions: facts that not every broker knows."""
@@ -174,13 +212,18 @@ class RightOptions:
         return found, read
 
     def _rights(self) -> list[Right] | None:
+        self._check_rights()
+        if not set(self.rights) <= set(Right):
+            raise wrong_right()
+        return None if self.all_rights else [Right(right) for right in self.rights]
+
+    def _check_rights(self) -> None:
         if bool(self.rights) is self.all_rights:
             raise MalformedError(
                 "cli.rights",
                 "no right is given",
                 hint="give --right for each right, or --all-rights",
             )
-        return None if self.all_rights else [Right(right) for right in self.rights]
 
     def _terms(self) -> tuple[object, ...]:
         return (self.attributes, self.forced, self.where, self.when)
@@ -205,7 +248,7 @@ def doubts(statement: Statement, now: datetime) -> Iterator[Warned]:
         if any(isinstance(tag, bytes) or (isinstance(tag, tuple) and tag[0] not in _VOCABULARY) for tag in tags):
             yield Warned(
                 "capability.other-vocabulary",
-                "the tag is not a right on networks or event types, and grants none",
+                "the tag is not a right on networks, event types or decisions, and grants none",
             )
 
 

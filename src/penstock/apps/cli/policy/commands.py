@@ -4,7 +4,8 @@ import asyncio
 import ipaddress
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 
 import click
 
+from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.policy.analysis import analyse, diff, residual
 from penstock.apps.cli.policy.explanation import explain_decision
 from penstock.apps.cli.policy.files import check, convert, fmt, read_request_file, read_root, run_tests
@@ -24,11 +26,14 @@ from penstock.apps.cli.shared.commands import (
     output_option,
     wants_data,
 )
+from penstock.apps.cli.shared.decision_options import FabricOptions
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import AtOption, Duration
+from penstock.apps.cli.shared.names import load_names
+from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs, aside
 from penstock.apps.cli.shared.terminal import show
-from penstock.apps.http.bundles import load
+from penstock.apps.http.bundles import Bundle, load
+from penstock.apps.http.decision_source import BundleSource, PointSettings
 from penstock.apps.http.journal import Journal
 from penstock.apps.http.service import (
     DecisionService,
@@ -38,6 +43,9 @@ from penstock.apps.http.service import (
     read_callers,
     tls_context,
 )
+from penstock.authority.decisions.coverage import resources
+from penstock.authority.decisions.decision_point import AskRate, PolicyDecisionPoint
+from penstock.authority.decisions.messages import RoleRecycling
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -59,7 +67,101 @@ def pdp() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock pdp serve`: run the decision service over HTTP.
+# `penstock pdp serve`: run the decision service over HTTP, and as a decision point on a fabric.
+
+
+@option_class
+class _PointOptions:
+    """A decision point that answers by the same policies over a fabric and over links."""
+
+    fabric: FabricOptions
+    key_file: str | None = option("--key", metavar="FILE", help="Sign the answers over a fabric with this private key.")
+    passphrase_file: str | None = passphrase_option()
+    links: str | None = option(
+        "--links",
+        metavar="HOST:PORT",
+        help="Accept requests point to point here, and send answers straight back where a request says so.",
+    )
+    covers: tuple[str, ...] = option(
+        "--cover",
+        multiple=True,
+        metavar="TYPE[:ID]",
+        help="Subscribe to requests about these resources (default: what the policies cover). Can be repeated.",
+    )
+    lifetime: float = option(
+        "--lifetime",
+        type=Duration(3_600, above=0.0),
+        default="5s",
+        show_default=True,
+        metavar="DURATION",
+        help="Let answers over a fabric hold for this long.",
+    )
+    rate: float = option(
+        "--rate",
+        type=click.FloatRange(1),
+        default=AskRate().per_second,
+        show_default=True,
+        metavar="NUMBER",
+        help="Answer one sender at most so often in a second.",
+    )
+    roles: str | None = option(
+        "--roles",
+        metavar="ATTRIBUTE",
+        help="Declare that the policies are a union over exactly the roles in this attribute of the subject.",
+    )
+    no_sets: bool = option(
+        "--no-sets", is_flag=True, help="Do not say for which other requests an answer holds, which discloses policies."
+    )
+    names: NamesOption
+
+    def used(self) -> bool:
+        """Return whether there is a decision point."""
+        return self.fabric.fabric is not None or self.links is not None
+
+    def settings(self) -> PointSettings:
+        """Return what the point says about its answers. Raises `MalformedError` (`cli.usage`)."""
+        patterns = [(kind, name or None) for kind, _, name in (each.partition(":") for each in self.covers)]
+        if not all(kind for kind, _ in patterns):
+            raise MalformedError("cli.usage", "--cover is TYPE or TYPE:ID")
+        return PointSettings(
+            resources(*patterns) if patterns else None,
+            None if self.roles is None else RoleRecycling(self.roles),
+            sets=not self.no_sets,
+        )
+
+    @asynccontextmanager
+    async def opened(self, service: DecisionService, *, anyone: bool) -> AsyncIterator[PolicyDecisionPoint | None]:
+        """Answer over the fabric and over links. Raises as their parts, and `RefusedError` (`pdp.open`)."""
+        if not self.used():
+            yield None
+            return
+        if self.key_file is None:
+            raise MalformedError("cli.usage", "a decision point signs its answers", hint="give --key")
+        if not self.fabric.certificates and not anyone:
+            hint = "name the certificates of those who may ask with --credential, or give --anyone"
+            raise RefusedError("pdp.open", "everybody on the fabric could ask", hint=hint)
+        settings = self.settings()
+        key = open_key(self.key_file, self.passphrase_file)
+        owner = self.fabric.owner_of(load_names(self.names.names_file), key.principal)
+        rights = self.fabric.rights(owner) if self.fabric.certificates else None
+        host, port = _address(self.links) if self.links is not None else ("", 0)
+        async with (
+            self.fabric.opened() as fabric,
+            AnswerLinks(key, owner, host, port) as links,
+            PolicyDecisionPoint(
+                fabric,
+                key,
+                BundleSource(service, service.bundle, settings),
+                rights=rights,
+                lifetime=self.lifetime,
+                rate=AskRate(self.rate, 2 * self.rate),
+                links=links,
+                note=lambda error: _note(f"a request was dropped: {error.code}"),
+            ) as point,
+        ):
+            said = ", ".join(filter(None, (self.fabric.fabric, links.address)))
+            _note(f"{key.principal.short} answers requests over {said}")
+            yield point
 
 
 @option_class
@@ -104,6 +206,7 @@ class _Serve:
         metavar="DURATION",
         help="Look for a changed bundle this often; 0 waits for SIGHUP.",
     )
+    point: _PointOptions
     trust_properties: bool = option(
         "--trust-properties",
         is_flag=True,
@@ -118,6 +221,7 @@ class _Serve:
 penstock pdp serve examples/authzen-todo
 penstock pdp serve bundle --listen 0.0.0.0:8443 --tokens callers.txt --tls-cert chain.pem --tls-key key.pem \\
   --url https://pdp.example.com --log decisions.jsonl
+penstock pdp serve bundle --fabric nats://localhost:4222 --key pdp1.key --owner hospital --credential askers.certs
 """,
 )
 def serve(options: _Serve) -> None:
@@ -127,6 +231,11 @@ def serve(options: _Serve) -> None:
     forms, and entities.json. What entities.json says about an entity takes precedence over what a request says. The
     bundle is reloaded when it changes, or on SIGHUP: each request is decided by one revision, and a bundle that cannot
     be read changes nothing. The service prints a line when it is ready.
+
+    With --fabric the same policies answer requests over publish/subscribe at the same time: the service subscribes to
+    what the policies' targets cover, and follows them when they change. Enforcement points believe it if --key is the
+    owner's, or has a certificate (`penstock cert issue --decisions OWNER/TYPE:ID --right decide`). It answers those who
+    have a certificate with the right ask in --credential; --anyone answers everybody who signs.
     """
     host, port = _address(options.listen)
     if options.tokens is None and not options.anyone and not _local(host):
@@ -157,7 +266,14 @@ def serve(options: _Serve) -> None:
         show([json.dumps({"url": url, "revision": revision}) if as_json else f"✓ {url} decides by revision {revision}"])
 
     async def run() -> None:
-        await RunningService(service, ServiceConfig(host, port, options.bundle, options.watch, tls), _note).run(ready)
+        async with options.point.opened(service, anyone=options.anyone) as point:
+
+            async def changed(bundle: Bundle) -> None:
+                if point is not None:
+                    await point.replace(BundleSource(service, bundle, options.point.settings()))
+
+            config = ServiceConfig(host, port, options.bundle, options.watch, tls)
+            await RunningService(service, config, _note, changed).run(ready)
 
     asyncio.run(run())
 

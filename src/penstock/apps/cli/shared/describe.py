@@ -41,6 +41,7 @@ Facts = list[tuple[str, str]]
 
 _NETWORK_PLACES = ("owner", "name", "rights")
 _TYPE_PLACES = ("owner", "name", "version", "rights", "attributes", "where", "when")
+_PLACES = {"network": _NETWORK_PLACES, "event-type": _TYPE_PLACES, "decision": ("owner", "type", "id", "rights")}
 
 
 def counted(number: int, thing: str) -> str:
@@ -93,7 +94,7 @@ def tag_data(tag: Tag) -> dict[str, object]:
 def _every_place(data: dict[str, object]) -> dict[str, object]:
     if "resource" not in data:
         return data
-    places = _NETWORK_PLACES if data["resource"] == "network" else _TYPE_PLACES
+    places = _PLACES[str(data["resource"])]
     return {"resource": data["resource"], **dict.fromkeys(places, "*"), **data}
 
 
@@ -243,7 +244,10 @@ class Wording:
         data = _every_place(describe_tag(tag, self._attribute))
         if "resource" not in data:
             return [("tag", _flat(data["tag"]))]
-        kind = "network" if data["resource"] == "network" else "type"
+        kind = {"network": "network", "decision": "decisions"}.get(str(data["resource"]), "type")
+        if kind == "decisions":
+            resource = f"{self._owner(data['owner'])}/{_flat(data['type'])}:{_flat(data['id'])}"
+            return [(kind, resource), ("rights", _flat(data["rights"]))]
         name = f"{self._owner(data['owner'])}/{_flat(data['name'])}"
         if data.get("version", "*") != "*":
             name += f"@{_flat(data['version'])}"
@@ -261,7 +265,7 @@ class Wording:
         facts = dict(self.tag(statement.tag))
         if "tag" in facts:
             return f"{who} → {subject}: {facts['tag']}"
-        what = facts.get("type") or facts.get("network")
+        what = facts.get("type") or facts.get("network") or f"decisions about {facts['decisions']}"
         rights = "every right" if facts["rights"] == "*" else facts["rights"]
         limits = [f"{place} {facts[place]}" for place in ("attributes", "where", "when") if place in facts]
         return f"{who} → {subject}: {rights} on {what}{''.join(f', {limit}' for limit in limits)}"

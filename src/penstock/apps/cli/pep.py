@@ -1,0 +1,221 @@
+"""`penstock pep`: ask decision points for decisions, as an enforcement point does."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import click
+
+from penstock.apps.answer_links import AnswerLinks
+from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option
+from penstock.apps.cli.shared.decision_options import FabricOptions, read_resource
+from penstock.apps.cli.shared.events import split_pair
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.options import Duration, KeyOptions, NamesOption
+from penstock.apps.cli.shared.session import Verbs
+from penstock.authority.decisions.enforcement_point import AskPath, EnforcementPoint, PointAddress
+from penstock.authority.decisions.messages import AccessAnswer
+from penstock.authority.decisions.modes import AnswerMode, AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion, Entity, read_question
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy.syntax.json.requests import Json, read_json
+
+_LONGEST: Final = 60
+
+
+@click.group(cls=Verbs)
+def pep() -> None:
+    """Ask decision points whether access is permitted."""
+
+
+@option_class
+class _Question:
+    request_file: str | None = option(
+        "--request", metavar="FILE", help="Read the question from this file, as AuthZEN writes it; - is standard input."
+    )
+    subject: str | None = option("--subject", metavar="TYPE:ID", help="Ask about this subject.")
+    action: str | None = option("--action", metavar="NAME", help="Ask about this action.")
+    resource: str | None = option("--resource", metavar="TYPE:ID", help="Ask about this resource.")
+    properties: tuple[str, ...] = option(
+        "--set",
+        multiple=True,
+        metavar="WHERE.NAME=VALUE",
+        help="Give a property of the subject, action, resource or context, as JSON or text. Can be repeated.",
+    )
+
+    def read(self) -> AccessQuestion:
+        """Return the question. Raises `MalformedError` (`cli.usage`, `pdp.request`, `xacml.json`)."""
+        if self.request_file is not None:
+            if self.subject or self.action or self.resource or self.properties:
+                raise MalformedError("cli.usage", "--request is a whole question")
+            data = read_bytes(self.request_file)
+            with within(self.request_file):
+                found = read_json(data)
+                return read_question(found if isinstance(found, dict) else {})
+        if self.subject is None or self.action is None or self.resource is None:
+            raise MalformedError("cli.usage", "give --subject, --action and --resource, or --request")
+        places: dict[str, dict[str, Json]] = {"subject": {}, "action": {}, "resource": {}, "context": {}}
+        for written in self.properties:
+            name, value = split_pair(written, "WHERE.NAME=VALUE")
+            where, dot, rest = name.partition(".")
+            if not dot or where not in places:
+                raise MalformedError("cli.usage", f"`{name[:80]}` is not WHERE.NAME", hint="such as subject.role")
+            places[where][rest] = _value(value)
+        subject, resource = read_resource(self.subject, "subject"), read_resource(self.resource, "resource")
+        return AccessQuestion(
+            replace(subject, properties=places["subject"]),
+            Entity("", self.action, places["action"]),
+            replace(resource, properties=places["resource"]),
+            places["context"],
+        )
+
+
+def _value(text: str) -> Json:
+    try:
+        return read_json(text.encode())
+    except MalformedError:
+        return text
+
+
+@option_class
+class _Ask:
+    question: _Question
+    key: KeyOptions
+    fabric: FabricOptions
+    points: tuple[str, ...] = option(
+        "--point",
+        multiple=True,
+        metavar="HOST:PORT=WHO",
+        help="Ask this decision point directly, without the fabric. Can be repeated.",
+    )
+    listen: str | None = option(
+        "--straight-back", metavar="HOST:PORT", help="Let answers come straight back to this address (default: fabric)."
+    )
+    mode: str = option(
+        "--mode",
+        default="first",
+        show_default=True,
+        metavar="MODE",
+        help="Combine answers: first, newest:SECONDS, n:NUMBER or tuple:SECONDS:ID.",
+    )
+    timeout: float = option(
+        "--timeout",
+        type=Duration(_LONGEST, above=0.0),
+        default="2s",
+        show_default=True,
+        metavar="DURATION",
+        help="Refuse if there is no decision within this time.",
+    )
+    understood: tuple[str, ...] = option(
+        "--fulfil", multiple=True, metavar="ID", help="Fulfil obligations with this id. Can be repeated."
+    )
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    pep,
+    example="""
+penstock pep ask --fabric nats://localhost:4222 --key pep.key --owner hospital --credential points.certs \\
+  --subject user:alice --action read --resource record:7 --set subject.role=doctor
+penstock pep ask --point 127.0.0.1:7450=pdp1 --key pep.key --owner hospital --credential points.certs \\
+  --request question.json -o json
+""",
+)
+def ask(options: _Ask) -> CommandAnswer:
+    """Ask decision points for one decision. The exit status is 0 if access is permitted, and 1 otherwise.
+
+    The request is signed with --key. Answers count if their signer may decide about the resource: the owner itself, or
+    who has a certificate (`penstock cert issue --decisions OWNER/TYPE:ID --right decide`) in --credential. A Permit
+    with obligations permits only if you fulfil them all. Without an answer in time nothing is permitted.
+    """
+    question, mode = options.question.read(), AnswerMode.parse(options.mode)
+    key, names = options.key.open(), load_names(options.names.names_file)
+    try:
+        decision = asyncio.run(_asked(options, question, mode, key, names))
+    except RefusedError as error:
+        return CommandAnswer({"permitted": False, "code": error.code}, (), error)
+    permitted = decision.permits(frozenset(options.understood))
+    denied = None if permitted else RefusedError("pdp.not-permitted", _why(decision))
+    return CommandAnswer(lambda: _data(decision, permitted=permitted), _shown(decision, permitted=permitted), denied)
+
+
+async def _asked(
+    options: _Ask, question: AccessQuestion, mode: AnswerMode, key: SigningKey, names: NameBook
+) -> AskedDecision:
+    owner = options.fabric.owner_of(names, key.principal)
+    points = [_point(text, names) for text in options.points]
+    path = AskPath.DIRECT if points else AskPath.STRAIGHT_BACK if options.listen else AskPath.FABRIC
+    host, _, port = (options.listen or "").rpartition(":")
+    if options.listen and (not host or not port.isdigit()):
+        raise MalformedError("cli.usage", f"`{options.listen[:80]}` is not HOST:PORT")
+    if path is not AskPath.DIRECT and options.fabric.fabric is None:
+        raise MalformedError("cli.usage", "there is nobody to ask", hint="give --fabric, or --point")
+    async with (
+        options.fabric.opened() as fabric,
+        AnswerLinks(key, owner, host.strip("[]"), int(port or 0)) as links,
+        EnforcementPoint(
+            fabric,
+            key,
+            options.fabric.rights(owner),
+            path=path,
+            mode=mode,
+            timeout=options.timeout,
+            links=links,
+            points=points,
+        ) as point,
+    ):
+        return await point.ask(question)
+
+
+def _point(text: str, names: NameBook) -> PointAddress:
+    place, equals, who = text.rpartition("=")
+    if not equals:
+        raise MalformedError("cli.usage", f"`{text[:80]}` is not HOST:PORT=WHO")
+    return PointAddress(place, names.principal(who))
+
+
+def _why(decision: AskedDecision) -> str:
+    if decision.permits(frozenset(duty.id for duty in decision.obligations)):
+        return "the answer is Permit with obligations that nobody fulfils: give --fulfil for each"
+    return f"the answer is {decision.effect}"
+
+
+def _data(decision: AskedDecision, *, permitted: bool) -> dict[str, object]:
+    return {
+        "permitted": permitted,
+        "effect": decision.effect,
+        "disagreed": decision.disagreed,
+        "obligations": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.obligations],
+        "advice": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.advice],
+        "answers": [_answer(answer.value) for answer in decision.answers],
+    }
+
+
+def _answer(answer: AccessAnswer) -> dict[str, object]:
+    return {
+        "point": str(answer.point),
+        "effect": answer.effect,
+        "status": answer.status,
+        "issued": answer.issued.isoformat(),
+        "until": answer.until.isoformat(),
+        "rests_on": [
+            {"id": policy.id, "revision": policy.revision, "changed": policy.changed.isoformat()}
+            for policy in answer.rests_on
+        ],
+        "holds_for": answer.holds_for,
+    }
+
+
+def _shown(decision: AskedDecision, *, permitted: bool) -> Iterator[str]:
+    yield f"{'✓' if permitted else '✗'} {decision.effect}"
+    for duty in decision.obligations:
+        yield f"  obligation {duty.id}"
+        yield from (f"    {name} = {value}" for name, _, value in duty.assigned)
+    for answer in decision.answers:
+        found = answer.value
+        rests = ", ".join(f"{policy.id} revision {policy.revision}" for policy in found.rests_on) or "no policy"
+        yield f"  {found.point.short}: {found.effect}, resting on {rests}, until {found.until:%H:%M:%S} UTC"

@@ -1,0 +1,81 @@
+"""Options of decision and enforcement points on a fabric: the fabric, the owner of the decisions, and certificates."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from penstock.apps.cli.shared.commands import option, option_class
+from penstock.apps.cli.shared.credentials import load_credentials
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import WHO, nats_login, nats_login_option
+from penstock.authority.decisions.questions import Entity
+from penstock.authority.decisions.rights import DecisionRights
+from penstock.errors import MalformedError
+from penstock.fabric import EmbeddedFabric, Fabric
+from penstock.model.principals import Principal
+
+EMBEDDED: Final = "embedded"
+
+
+@option_class
+class FabricOptions:
+    """The fabric, the owner of the decisions, and certificates."""
+
+    fabric: str | None = option(
+        "--fabric",
+        metavar="URL",
+        envvar="PENSTOCK_FABRIC",
+        help=f"Use the fabric of these NATS servers, or `{EMBEDDED}` for one inside this process.",
+    )
+    login_files: tuple[str, ...] = nats_login_option()
+    prefix: str = option(
+        "--fabric-prefix",
+        default="penstock",
+        show_default=True,
+        metavar="WORD",
+        help="Begin the servers' subjects with this.",
+    )
+    owner: str | None = option(
+        "--owner", help="Name the owner of the decisions, whose certificates count (default: the key's).", **WHO
+    )
+    certificates: tuple[str, ...] = option(
+        "--credential",
+        multiple=True,
+        metavar="FILE",
+        help="Read certificates that say who may decide and who may ask. Can be repeated.",
+    )
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Fabric | None]:
+        """Open the fabric, if there is one. Raises `MalformedError` (`cli.usage`), and as `NatsFabric.connect`."""
+        login = (
+            None
+            if self.fabric is None or self.fabric == EMBEDDED
+            else nats_login("--fabric", (self.fabric,), self.login_files)
+        )
+        if self.fabric is None:
+            yield None
+        elif login is None:
+            async with EmbeddedFabric() as embedded:
+                yield embedded
+        else:
+            from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # an extra
+
+            async with await NatsFabric.connect(login, prefix=self.prefix) as fabric:
+                yield fabric
+
+    def owner_of(self, names: NameBook, key: Principal) -> Principal:
+        """Return the owner of the decisions. Raises as `NameBook.principal`."""
+        return key if self.owner is None else names.principal(self.owner)
+
+    def rights(self, owner: Principal) -> DecisionRights:
+        """Return the rights that the certificates give. Raises as `load_credentials`."""
+        return DecisionRights(owner, load_credentials(self.certificates))
+
+
+def read_resource(text: str, what: str) -> Entity:
+    """Read `TYPE:ID`. Raises `MalformedError` (`cli.usage`)."""
+    kind, colon, name = text.partition(":")
+    if not colon or not kind or not name:
+        raise MalformedError("cli.usage", f"`{text[:80]}` is not a {what}", hint="write TYPE:ID, as document:report-7")
+    return Entity(kind, name)

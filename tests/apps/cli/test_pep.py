@@ -1,0 +1,228 @@
+"""`penstock pep ask` and `penstock pdp serve --fabric` as people run them, and when processes are killed."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import LONGEST, bounded, eventually
+from tests.apps.pdp_kit import EVALUATION, Serving, serving
+from tests.copies import Copy
+
+from penstock.apps.cli.shared.credentials import load_credentials
+from penstock.apps.cli.shared.options import open_key
+from penstock.authority.decisions.enforcement_point import EnforcementPoint
+from penstock.authority.decisions.modes import AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.rights import DecisionRights
+from penstock.errors import RefusedError
+from penstock.fabric.nats import NatsFabric
+from penstock.testing.nats import NatsServer
+
+POLICY = """namespace ward {{
+    attribute kind {{ category = resource id = "urn:penstock:authzen:resource-type" type = string }}
+    attribute role {{ category = subject id = "role" type = string }}
+    policy records {{
+        apply deny-unless-permit
+        target clause kind == "record"
+        rule doctors {{ permit target clause role == "{role}" }}
+    }}
+}}"""
+DOCTOR = ("--subject", "user:alice", "--action", "read", "--resource", "record:7", "--set", "subject.role=doctor")
+
+
+def lay_out(shell: Shell, role: str = "doctor") -> Path:
+    """Make keys, the certificates of two decision points and one enforcement point, and a bundle."""
+    for who in ("hospital", "pdp1", "pdp2", "pep", "stranger"):
+        shell.ok("key", "new", f"{who}.key", "--name", who)
+    for who, right in (("pdp1", "decide"), ("pdp2", "decide"), ("pep", "ask")):
+        shell.ok(
+            *("cert", "issue", "--key", "hospital.key", "--to", who, "--decisions", "hospital/record:*"),
+            *("--right", right, "--days", "3650", "--out", f"{who}.cert"),
+        )
+    bundle = shell.folder / "bundle"
+    bundle.mkdir()
+    (bundle / "root.policy").write_text(POLICY.format(role=role))
+    return bundle
+
+
+def point(server: NatsServer, who: str, *more: str) -> list[str]:
+    return [
+        *("--fabric", server.url, "--fabric-prefix", f"cli{id(server) % 1000}", "--key", f"{who}.key"),
+        *("--owner", "hospital", "--credential", "pep.cert", *more),
+    ]
+
+
+def asking(server: NatsServer, *more: str) -> list[str]:
+    return [
+        *("pep", "ask", "--fabric", server.url, "--fabric-prefix", f"cli{id(server) % 1000}", "--key", "pep.key"),
+        *("--owner", "hospital", "--credential", "pdp1.cert", "--credential", "pdp2.cert", *more),
+    ]
+
+
+@contextmanager
+def serving_on(bundle: Path, server: NatsServer, who: str, *more: str) -> Iterator[Serving]:
+    with serving(bundle, *point(server, who), *more, log=bundle.parent / f"{who}.log") as pdp:
+        yield pdp
+
+
+def test_a_service_answers_over_http_and_a_fabric_by_the_same_policies(penstock: Shell, server: NatsServer) -> None:
+    bundle = lay_out(penstock)
+    with serving_on(
+        bundle, server, "pdp1", "--log", "decisions.jsonl", "--watch", "50ms", "--links", "127.0.0.1:0"
+    ) as pdp:
+        question = {
+            "subject": {"type": "user", "id": "alice", "properties": {"role": "doctor"}},
+            "action": {"name": "read"},
+            "resource": {"type": "record", "id": "7"},
+        }
+        assert pdp.decides(question)
+        ran = penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s"))
+        assert ran.out.startswith("✓ Permit\n")
+        data = json.loads(penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s", "-o", "json")).out)
+        [answer] = data["answers"]
+        assert (data["permitted"], answer["rests_on"][0]["revision"]) == (True, pdp.revision)
+        assert "doctor" in answer["holds_for"]
+        (penstock.folder / "question.json").write_text(json.dumps(question))
+        assert penstock.ok(*asking(server, "--request", "question.json", "--timeout", "30s")).out.startswith("✓ Permit")
+        # Straight back, and point to point.
+        back = ("--straight-back", "127.0.0.1:0")
+        assert penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s", *back)).status == 0
+        line = (penstock.folder / "pdp1.log").read_text()
+        port = line.rpartition("127.0.0.1:")[2].split()[0]
+        direct = ("--point", f"127.0.0.1:{port}=pdp1")
+        assert penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s", *direct)).status == 0
+        # Deny, and a resource that no policy covers.
+        nurse = penstock(*asking(server, *DOCTOR[:-1], "subject.role=nurse", "--timeout", "30s"))
+        assert (nurse.status, nurse.out[:6]) == (1, "✗ Deny")
+        assert "pdp.not-permitted" in nurse.err
+        other = penstock(*asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "200ms", "-o", "json"))
+        assert (other.status, json.loads(other.out)) == (1, {"permitted": False, "code": "pep.no-answer"})
+        # The decisions are recorded, and policies are followed.
+        assert (penstock.folder / "decisions.jsonl").read_text().count('"endpoint":"fabric"') == 6
+        new = bundle / "root.new"
+        new.write_text(POLICY.format(role="nurse"))
+        new.rename(bundle / "root.policy")
+        eventually(lambda: penstock(*asking(server, *DOCTOR, "--timeout", "30s")).status == 1)
+        assert not pdp.decides(question)
+        assert pdp.ask(EVALUATION, question).status == 200
+
+
+def test_who_may_ask_and_who_may_answer(penstock: Shell, server: NatsServer) -> None:
+    bundle = lay_out(penstock)
+    base = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "--fabric", server.url]
+    assert "cli.usage" in penstock(*base).err
+    assert "pdp.open" in penstock(*base, "--key", "pdp1.key").err
+    with serving_on(bundle, server, "stranger"):
+        # Its answers do not count.
+        ran = penstock(*asking(server, *DOCTOR, "--timeout", "500ms"))
+        assert (ran.status, "pep.not-believed" in ran.err) == (1, True)
+        # Who may not ask gets none.
+        stranger = [word.replace("pep.key", "pdp2.key") for word in asking(server, *DOCTOR, "--timeout", "200ms")]
+        assert "pep.no-answer" in penstock(*stranger).err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--subject", "user:alice"),
+        ("--request", "question.json", *DOCTOR),
+        (*DOCTOR[:1], "alice", *DOCTOR[2:]),
+        (*DOCTOR, "--set", "role=doctor"),
+        (*DOCTOR, "--point", "127.0.0.1:1"),
+        (*DOCTOR, "--straight-back", "here"),
+        DOCTOR,
+    ],
+)
+def test_questions_that_make_no_sense(penstock: Shell, words: tuple[str, ...]) -> None:
+    penstock.ok("key", "new", "pep.key")
+    ran = penstock("pep", "ask", "--key", "pep.key", *words)
+    assert (ran.status, "cli.usage" in ran.err) == (2, True)
+
+
+def test_rights_on_decisions_are_shown_and_checked(penstock: Shell) -> None:
+    lay_out(penstock)
+    shown = json.loads(penstock.ok("cert", "show", "pdp1.cert", "-o", "json").out)
+    assert '"decision"' in json.dumps(shown)
+    issue = ("cert", "issue", "--key", "hospital.key", "--to", "pep", "--days", "1", "--out", "x.cert")
+    assert "capability.right" in penstock(*issue, "--decisions", "hospital/record", "--right", "publish").err
+    assert "capability.right" in penstock(*issue, "--network", "hospital/x", "--right", "ask").err
+    assert "cli.rights" in penstock(*issue, "--decisions", "hospital/record").err
+    assert "name.malformed" in penstock(*issue, "--decisions", "record", "--right", "ask").err
+    penstock.ok(*issue, "--decisions", "*/*", "--all-rights")
+
+
+def test_nothing_hangs_and_nothing_is_permitted_when_processes_are_killed(penstock: Shell) -> None:
+    bundle = lay_out(penstock)
+    question = AccessQuestion.of(("user", "alice"), "read", ("record", "7"), {})
+    doctor = AccessQuestion(
+        type(question.subject)("user", "alice", {"role": "doctor"}), question.action, question.resource
+    )
+
+    async def outcome(enforcing: EnforcementPoint) -> AskedDecision | str:
+        began = time.monotonic()
+        try:
+            return await enforcing.ask(doctor)
+        except RefusedError as error:
+            assert time.monotonic() - began < 20
+            return error.code
+
+    async def until(enforcing: EnforcementPoint, *, permitted: bool) -> None:
+        async with asyncio.timeout(60):
+            while isinstance(found := await outcome(enforcing), str) is permitted:
+                await asyncio.sleep(0.01)
+            assert isinstance(found, str) or found.permits()
+
+    async def play(server: NatsServer) -> None:
+        rights = DecisionRights(open_key("hospital.key", None).principal, load_credentials(["pdp1.cert", "pdp2.cert"]))
+        key, prefix = open_key("pep.key", None), f"cli{id(server) % 1000}"
+        with serving_on(bundle, server, "pdp2") as second:
+            first = Copy(
+                ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *point(server, "pdp1")],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            with bounded(first, LONGEST):
+                assert first.stdout is not None
+                assert first.stdout.readline()
+                async with (
+                    await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as fabric,
+                    EnforcementPoint(fabric, key, rights, timeout=1.0) as enforcing,
+                ):
+                    await until(enforcing, permitted=True)
+                    # An enforcement point and a decision point die in the middle of requests.
+                    words = asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "30s")
+                    waiting = Copy(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    many = [asyncio.ensure_future(outcome(enforcing)) for _ in range(20)]
+                    await asyncio.sleep(0)
+                    first.send_signal(signal.SIGKILL)
+                    waiting.send_signal(signal.SIGKILL)
+                    first.wait(60)
+                    waiting.wait(60)
+                    await asyncio.gather(*many)
+                    await until(enforcing, permitted=True)
+                    # The server dies in the middle of a request: it is refused, and none is permitted until it is back.
+                    server.kill()
+                    assert isinstance(await outcome(enforcing), str)
+                    server.start()
+                    await until(enforcing, permitted=True)
+                    second.process.send_signal(signal.SIGSTOP)
+                    assert await outcome(enforcing) == "pep.no-answer"
+                    second.process.send_signal(signal.SIGCONT)
+                    await until(enforcing, permitted=True)
+
+    with NatsServer() as server:
+        asyncio.run(play(server))
+
+
+def test_errors_of_the_fabric_are_reported(penstock: Shell) -> None:
+    penstock.ok("key", "new", "pep.key")
+    ran = penstock("pep", "ask", "--key", "pep.key", "--fabric", "nats://127.0.0.1:1", *DOCTOR)
+    assert (ran.status, "fabric.unreachable" in ran.err) == (3, True)
+    assert "cli.usage" in penstock("pep", "ask", "--key", "pep.key", "--fabric", "http://x", *DOCTOR).err
