@@ -12,6 +12,7 @@
 - `links` is the port for authenticated links between points.
 - `policy_feed` publishes the updates and heartbeats of a decision point.
 - `secondary_point` is the cache of answers beside an enforcement point.
+- `shared_cache` is a cache of answers in the event service, for all enforcement points.
 - `authzen` has the answers of AuthZEN 1.0, and the order of a batch.
 - `cloud_events` has signed CloudEvents.
 - `authzen_events` has points that ask and answer in AuthZEN's form over any fabric, for those of other makers;

@@ -207,6 +207,8 @@ class PolicyDecisionPoint:
         if request is None:
             return
         answer = self._answer(request)
+        if answer is None:
+            return
         if request.reply_to is not None:
             self._send_back(request.reply_to, request.sender, answer)
         elif self._writer is not None:
@@ -223,7 +225,9 @@ class PolicyDecisionPoint:
             # Whoever has the link could let the point answer to others' requests.
             self.counts["misdirected"] += 1
             return
-        reply(self._answer(request))
+        answer = self._answer(request)
+        if answer is not None:
+            reply(answer)
 
     def _send_back(self, address: str, principal: Principal, answer: bytes) -> None:
         if self._links is None:
@@ -296,7 +300,8 @@ class PolicyDecisionPoint:
     # ------------------------------------------------------------------------------------------------------------------
     # Answers.
 
-    def _answer(self, request: AccessRequest) -> bytes:
+    def _answer(self, request: AccessRequest) -> bytes | None:
+        """Return the signed answer to a request; None if there is none to give."""
         now = datetime.fromtimestamp(self._clock.now(), UTC)
         self.counts["answers"] += 1
         try:

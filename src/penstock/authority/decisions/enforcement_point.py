@@ -8,7 +8,7 @@
 Over the fabric it subscribes to the answer by the question's digest, publishes the request, takes the answer and
 unsubscribes; neither side knows the other. Straight back, the request names the address at which this point listens.
 Point to point, requests go over links to points that are configured. Who asks the same question at the same time shares
-one request.
+one request. A secondary decision point answers before anybody is asked, where it can, and learns what was answered.
 
 An answer counts if it (1) is to a question that waits, (2) is valid now, (3) comes from a principal with the capability
 to decide about the resource, (4) is signed by it, and (5) does not rest on older policies than an answer before, unless
@@ -32,6 +32,7 @@ from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, P
 from penstock.authority.decisions.modes import FIRST, AnswerMode, AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
+from penstock.authority.decisions.secondary_point import SecondaryPoint
 from penstock.authority.limits import PEP_ANSWERS, PEP_POLICIES, PEP_QUESTIONS, POINT_SKEW, REQUEST_LIFESPAN
 from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
@@ -95,8 +96,16 @@ class EnforcementPoint:
         links: PointLinks | None = None,
         points: Sequence[PointAddress] = (),
         note: Note = quiet,
+        secondary: SecondaryPoint | None = None,
     ) -> None:
         _check(path, fabric, links, points)
+        if secondary is not None and not mode.takes_one:
+            raise MalformedError(
+                "pep.mode",
+                "answers of several decision points cannot be recycled as one",
+                hint="use `first` or `newest`, or no secondary decision point",
+            )
+        self._secondary = secondary
         self.counts: Counter[str] = Counter()
         self._fabric = fabric
         self._key = key
@@ -146,8 +155,14 @@ class EnforcementPoint:
         """Ask decision points, and return the decision.
 
         Raises `RefusedError` if there is none: `pep.no-answer`, `pep.too-few`, `pep.not-believed`, `pep.incomparable`,
-        `pep.unreachable`, `pep.closed`; `LimitError` (`pep.limit`); `MalformedError` (`pdp.request`).
+        `pep.unreachable`, `pep.closed`; `LimitError` (`pep.limit`); `MalformedError` (`pdp.request`); `FailedError`
+        (`log.write`) if a recycled answer cannot be recorded.
         """
+        if self._secondary is not None:
+            recycled = self._secondary.answer(question)
+            if recycled is not None:
+                self.counts["recycled"] += 1
+                return AskedDecision(recycled.effect, (), derivation=recycled.derivation)
         waiting = self._waiting.get(question.digest)
         if waiting is None or waiting.task is None:
             if len(self._waiting) >= PEP_QUESTIONS:
@@ -284,6 +299,9 @@ class EnforcementPoint:
             effects = ", ".join(f"{one.value.point.short}: {one.value.effect}" for one in answers)
             self._note(RefusedError("pep.disagreement", f"decision points answer differently: {effects}"))
         self.counts["answered"] += 1
+        if self._secondary is not None:
+            for answer in decision.answers:
+                self._secondary.learn(waiting.question, answer)
         return decision
 
     def _refusal(self, waiting: _Waiting) -> RefusedError:

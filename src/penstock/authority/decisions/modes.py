@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, AnswerEffect
+from penstock.authority.decisions.recycling import Derivation
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.results import XacmlDecision
@@ -40,6 +41,8 @@ class AskedDecision:
     advice: tuple[AnswerDuty, ...] = ()
     #: whether answers differed
     disagreed: bool = False
+    #: why it holds, if it was not asked for but follows from cached answers
+    derivation: Derivation | None = None
 
     def permits(self, understood: frozenset[str] = frozenset()) -> bool:
         """Return whether access is permitted, by somebody who fulfils the obligations with these ids."""
@@ -107,6 +110,11 @@ class AnswerMode:
             raise MalformedError("pep.mode", "a mode waits for a time, or for at least one answer", hint=_HINT)
         if self.wait is not None and not 0 < self.wait < float("inf"):
             raise MalformedError("pep.mode", "a mode waits for some seconds", hint=_HINT)
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether the decision is that of one answer, which can be recycled."""
+        return self.tuple is None and self.answers in (None, 1)
 
     @classmethod
     def parse(cls, text: str) -> "AnswerMode":

@@ -289,6 +289,7 @@ class Recycler:
         question, answer = cached
         self._numbers += 1
         cost = _ENTRY_BYTES + 4 * len(question.text) + _COMPILED * len(answer.holds_for or "")
+        cost += sum(len(policy.id) + len(policy.revision) for policy in answer.rests_on)
         recycled = Recycled(answer.effect, Derivation(RecyclingRule.PRECISE, _itself, (cached,)))
         return _Entry(self._numbers, cached, recycled, answer.until.timestamp(), cost)
 

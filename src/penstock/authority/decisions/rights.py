@@ -45,3 +45,7 @@ class DecisionRights:
             grant.validity.state(moment) is State.VALID and matches(request, grant.tag)
             for grant in self._grants.get(principal, ())
         )
+
+    def may_decide(self, principal: Principal, resource: Entity, now: datetime) -> bool:
+        """Return whether a principal may decide about a resource now."""
+        return self.may(principal, DecisionRight.DECIDE, resource, now)

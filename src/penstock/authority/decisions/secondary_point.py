@@ -294,24 +294,16 @@ class SecondarySettings:
     limits: AuthorityLimits = AUTHORITY_LIMITS
 
 
-class SecondaryPoint:
-    """See the module. `key` signs the results of updates, which tell the decision point what was dropped."""
+class UpdatedCache:
+    """A cache that follows updates over a fabric. `key` signs their results, which say what was dropped."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        key: Signer,
-        may_decide: MayDecide,
-        log: RecycledLog | None,
-        settings: SecondarySettings | None = None,
-    ) -> None:
+    def __init__(self, fabric: Fabric, key: Signer, may_decide: MayDecide, settings: SecondarySettings) -> None:
         self.counts: Counter[str] = Counter()
-        self._settings = settings = settings or SecondarySettings()
+        self.cache = AnswerCache(may_decide, max_age=settings.max_age, limits=settings.limits)
+        self._settings = settings
         self._fabric = fabric
         self._key = key
-        self._log = log
         self._clock, self._steady = settings.clock.now, settings.steady
-        self._cache = AnswerCache(may_decide, max_age=settings.max_age, limits=settings.limits)
         self._writer: Publisher | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -320,8 +312,6 @@ class SecondaryPoint:
         await topics.declare(self._fabric)
         self._writer = await self._fabric.publisher(topics.results)
         self._tasks = [keep_running("following policy updates", self._follow)]
-        if self._log is not None:
-            self._tasks.append(keep_running("writing the decision log", self._sync))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -330,31 +320,14 @@ class SecondaryPoint:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._writer is not None:
             await self._writer.close()
-        if self._log is not None:
-            self._log.lines.sync()
-            self._log.lines.close()
 
-    @property
-    def cache(self) -> AnswerCache:
-        """The cached answers."""
-        return self._cache
-
-    def answer(self, question: AccessQuestion) -> Recycled | None:
-        """Return the answer that follows from cached ones, or None if a decision point must be asked.
-
-        Raises `FailedError` (`log.write`) if the answer cannot be recorded, `MalformedError` (`pdp.request`).
-        """
-        now = self._clock()
-        found = self._cache.answer(question, now, self._steady())
-        if found is None:
-            return None
-        if self._log is not None:
-            self._log.write(question, found, now)
-        return found.recycled
+    def find(self, question: AccessQuestion) -> FoundAnswer | None:
+        """Return the answer that follows from cached ones, or None. Nothing is recorded."""
+        return self.cache.answer(question, self._clock(), self._steady())
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer]) -> Learning:
-        """Keep an answer that the enforcement point believes, if it can be recycled."""
-        learning = self._cache.learn(question, signed, self._clock(), self._steady())
+        """Keep an answer that was verified, of a point that may decide, if it can be recycled."""
+        learning = self.cache.learn(question, signed, self._clock(), self._steady())
         self.counts["learnt" if learning.kept else "not-learnt"] += 1
         if learning.contradiction:
             self._alarm(
@@ -381,7 +354,7 @@ class SecondaryPoint:
             self.counts["malformed"] += 1
             self._settings.note(error)
             return
-        if isinstance(found.value, UpdateResult) or not self._cache.wants(found.value):
+        if isinstance(found.value, UpdateResult) or not self.cache.wants(found.value):
             self.counts["ignored"] += 1
             return
         try:
@@ -390,14 +363,13 @@ class SecondaryPoint:
             self.counts["forged"] += 1
             self._settings.note(error)
             return
-        if isinstance(signed.value, UpdateResult):
-            return
-        result, report = self._cache.take(signed, self._clock(), self._steady())  # type: ignore[arg-type]  # no result
+        value = signed.value
+        result, report = self.cache.take(signed, self._clock(), self._steady())  # type: ignore[arg-type]  # no result
         self.counts[result.value] += 1
-        if result is FollowResult.LOST:
-            self._alarm(f"updates of {signed.value.point.short} are missing, or two have the same number")
-        if report is not None and isinstance(signed.value, PolicyUpdate):
-            await self._report(signed.value, signed.digest, report)
+        if result is FollowResult.LOST and not isinstance(value, UpdateResult):
+            self._alarm(f"updates of {value.point.short} are missing, or two have the same number")
+        if report is not None and isinstance(value, PolicyUpdate):
+            await self._report(value, signed.digest, report)
 
     async def _report(self, update: PolicyUpdate, digest: bytes, report: ChangeReport) -> None:
         value = UpdateResult(
@@ -415,6 +387,46 @@ class SecondaryPoint:
             except PenstockError as error:
                 self.counts["unsent"] += 1
                 self._settings.note(error)
+
+
+class SecondaryPoint(UpdatedCache):
+    """See the module. Without a log, the caller records what is answered."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        key: Signer,
+        may_decide: MayDecide,
+        log: RecycledLog | None,
+        settings: SecondarySettings | None = None,
+    ) -> None:
+        super().__init__(fabric, key, may_decide, settings or SecondarySettings())
+        self._log = log
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if self._log is not None:
+            self._tasks.append(keep_running("writing the decision log", self._sync))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
+        if self._log is not None:
+            self._log.lines.sync()
+            self._log.lines.close()
+
+    def answer(self, question: AccessQuestion) -> Recycled | None:
+        """Return the answer that follows from cached ones, or None if a decision point must be asked.
+
+        Raises `FailedError` (`log.write`) if the answer cannot be recorded, `MalformedError` (`pdp.request`).
+        """
+        now = self._clock()
+        found = self.cache.answer(question, now, self._steady())
+        if found is None:
+            return None
+        if self._log is not None:
+            self._log.write(question, found, now)
+        return found.recycled
 
     async def _sync(self) -> None:
         while self._log is not None:
