@@ -16,6 +16,7 @@ The sources of authority:
 - `policies` is the source for attribute-based policies. It evaluates a policy as far as possible before the event is
   known, and turns the result into branches.
 - `roles` is the source for active roles, now and in history.
+- `point_answers` is the source for the answers of remote decision points.
 - `agreements` is the source for rules agreed through the moderator, which an owner signs and announces.
 - `agreed_capabilities` expresses agreed rules as certificates.
 """

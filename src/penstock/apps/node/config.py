@@ -45,7 +45,7 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
-        *("services", "roles", "decisions", "state", "zone", "facts", "guards", "guard_results"),
+        *("services", "roles", "points", "decisions", "state", "zone", "facts", "guards", "guard_results"),
         *("limits", "trust", "fabric", "nats", "domains"),
         *("sealing", "keys", "policies", "stamps"),
     )
@@ -53,6 +53,9 @@ _KEYS: Final = frozenset(
 #: seconds: clocks that differ by more than this are wrong
 _LONGEST_SKEW: Final = 3600
 _LONGEST_ROLES: Final = 86_400
+#: seconds between two questions to decision points
+_SHORTEST_ASKING: Final = 0.1
+_LONGEST_ASKING: Final = 60
 #: seconds: stamps with a shorter period would expire before the next one arrives
 _SHORTEST_STAMP: Final = 2.0
 #: seconds: use a log to keep events for longer
@@ -151,6 +154,20 @@ class RolesFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PointsFile:
+    """Remote decision points: the owners on whose types they decide, and how often they are asked."""
+
+    REFRESH: ClassVar = 1.0
+    TIMEOUT: ClassVar = 2.0
+    owners: tuple[str, ...] = ()
+    #: the first part of the subjects on the NATS servers
+    prefix: str = "penstock"
+    #: seconds between two questions about the same, and until a question counts as not answered
+    refresh: float = REFRESH
+    timeout: float = TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
     """The content of a node file. Paths are as written, relative to the file's folder.
 
@@ -180,6 +197,8 @@ class NodeFile:
     guard_results: str = ""
     #: domains' roles, by the domains' names
     roles: Mapping[str, RolesFile] = field(default_factory=dict)
+    #: remote decision points, by the name of who says which points may decide
+    points: Mapping[str, PointsFile] = field(default_factory=dict)
     limits: NodeLimits
     brokers: Brokers = Brokers.ROUTE_RIGHT
     stamps: Stamps = Stamps.REQUIRED
@@ -229,6 +248,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         roles={
             name: _roles(f"roles.{name}", one) for name, one in _FILE.table("roles", table.get("roles", {})).items()
         },
+        points=_points(_FILE.table("points", table.get("points", {})), nats),
         limits=limits,
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.REQUIRED), Stamps),
@@ -395,6 +415,27 @@ def _roles(where: str, value: object) -> RolesFile:
     )
 
 
+def _points(table: Mapping[str, object], nats: NatsFile | None) -> Mapping[str, PointsFile]:
+    if table and nats is None:
+        raise MalformedError("node.missing", "decision points need the table `[nats]` with its servers", hint=HELP)
+    found = {}
+    for name, value in table.items():
+        where = f"points.{name}"
+        one = _FILE.table(where, value)
+        _FILE.known(f"`{where}`", one, {"owners", "prefix", "refresh", "timeout"})
+        times = {"refresh": one.get("refresh", PointsFile.REFRESH), "timeout": one.get("timeout", PointsFile.TIMEOUT)}
+        for key, seconds in times.items():
+            if type(seconds) not in (int, float) or not _SHORTEST_ASKING <= seconds <= _LONGEST_ASKING:  # type: ignore[operator]  # a number
+                raise _FILE.wrong(f"{where}.{key}", f"seconds, from {_SHORTEST_ASKING} to {_LONGEST_ASKING}")
+        found[name] = PointsFile(
+            owners=_FILE.texts(f"{where}.owners", one.get("owners", [])),
+            prefix=_FILE.text(f"{where}.prefix", one.get("prefix", "penstock")),
+            refresh=float(times["refresh"]),  # type: ignore[arg-type]  # a number
+            timeout=float(times["timeout"]),  # type: ignore[arg-type]  # a number
+        )
+    return found
+
+
 def _limits(table: Mapping[str, object]) -> NodeLimits:
     fixed = sorted(name for name in table if name in FIXED)
     if fixed:
@@ -500,6 +541,7 @@ types = ["types/"]              # signed event types that it serves
 operators = ["operator"]        # who may ask for its state with `penstock net show`
 # decisions = "decisions.jsonl" # the decision log: nothing is allowed that cannot be written there
 # state = "state"               # a folder for what has to outlive the process
+# guard_results = "guards.jsonl"  # record the result of each predicate for each event here
 # zone = "UTC"                  # of `hour`, `minute` and `weekday` in conditions
 
 # Other brokers, which are called until they answer. With a principal, it is that one and no other; with a principal
@@ -568,13 +610,17 @@ brokers = "route-right"
 # [guards]                      # predicates that rights name, by their Python functions
 # within-zone = "package.module:function"
 
-# guard_results = "guards.jsonl"  # record the result of each predicate for each event, at the top of this file
-
 # [roles.london]                # active roles of a domain give rights at this broker: the role book in a store
 # store = "sqlite:london.db"    # or postgresql://user@host/database
 # ledger = "roles"
 # owners = ["london"]           # on whose types and networks they count; the domain's own, if it is left out
 # max_age = 30                  # seconds after which roles are unknown if the store cannot be read
+
+# [points.london]               # remote decision points decide what clients publish and read; needs [nats]
+# owners = ["london"]           # on whose types they decide; london's own, if it is left out
+# refresh = 1.0                 # seconds between two questions about the same
+# timeout = 2.0                 # seconds until a question counts as not answered
+# prefix = "penstock"           # the first part of the points' subjects on the NATS servers
 
 # [limits]                      # bounds, see docs/reference/node-file.md
 # client_rate = 6_000_000

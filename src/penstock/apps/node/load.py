@@ -17,6 +17,7 @@ from penstock.apps.node.config import (
     NatsFile,
     NodeFile,
     PeerConfig,
+    PointsFile,
     RolesFile,
     Stamps,
     read_node_file,
@@ -85,6 +86,17 @@ class RolesPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class PointsPlace:
+    """Remote decision points: who says which may decide, on whose types they decide, and how often they are asked."""
+
+    authority: Principal
+    owners: frozenset[Principal]
+    prefix: str = "penstock"
+    refresh: float = 1.0
+    timeout: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedNode:
     """A node file and everything that it names, verified, except for the key, which is opened only once.
 
@@ -112,6 +124,8 @@ class LoadedNode:
     new: bool = True
     #: where domains' roles are
     roles: tuple[RolesPlace, ...] = ()
+    #: remote decision points
+    points: tuple[PointsPlace, ...] = ()
 
     @property
     def key_file(self) -> str:
@@ -223,6 +237,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         domains = names.domains(file.domains)
         policies = load_policies(file.policies, named, names, domains)
         rules = _rules(file)
+        points = tuple(_points(name, one, names) for name, one in file.points.items())
         roles = tuple(_roles(name, one, names, Path(path).parent) for name, one in file.roles.items())
         replicas = frozenset(names.find("replicas of keys", word) for word in (file.keys.replicas if file.keys else ()))
     loaded = LoadedNode(
@@ -243,6 +258,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
         replicas,
         roles=roles,
+        points=points,
     )
     loaded = replace(loaded, new=not loaded.decisions.exists())
     _check_writable(loaded.decisions, loaded.decisions.parent)
@@ -283,6 +299,12 @@ def _roles(name: str, file: RolesFile, names: NamedPrincipals, folder: Path) -> 
     owners = frozenset(names.find(f"roles.{name}.owners", word) for word in file.owners)
     store = f"{_SQLITE}{folder / file.store.removeprefix(_SQLITE)}" if file.store.startswith(_SQLITE) else file.store
     return RolesPlace(domain, store, file.ledger, owners or frozenset({domain}), file.max_age)
+
+
+def _points(name: str, file: PointsFile, names: NamedPrincipals) -> PointsPlace:
+    authority = names.find("points", name)
+    owners = frozenset(names.find(f"points.{name}.owners", word) for word in file.owners)
+    return PointsPlace(authority, owners or frozenset({authority}), file.prefix, file.refresh, file.timeout)
 
 
 def _rules(file: NodeFile) -> Rules:

@@ -35,14 +35,18 @@ from penstock.errors import FailedError, PenstockError
 from penstock.fabric.tasks import failing, keep_running
 from penstock.guard import DecisionRecord, Recorder
 from penstock.guard.decision_log import Sink
+from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.store.files.decision_file import DecisionFile, GuardFile
 from penstock.store.files.policy_files import PolicyFolder
 from penstock.store.files.sealed_files import QuarantineFolder
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
 if TYPE_CHECKING:
+    from penstock.apps.node.decision_points import BrokerPoints
     from penstock.apps.node.roles import BrokerRoles
+    from penstock.authority.decisions.rights import DecisionRights
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Metrics for Prometheus. They never name a principal, a type or a value.
@@ -250,6 +254,8 @@ class RunningNode:
         self._received = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._roles: list[BrokerRoles] = []
+        self._points: list[BrokerPoints] = []
+        self._point_rights: list[DecisionRights] = []
         decisions = DecisionFile(loaded.decisions)
         self._recorder = Recorder(
             source=str(key.principal),
@@ -276,6 +282,7 @@ class RunningNode:
                 loop.add_signal_handler(number, getattr(self, event))
                 stack.callback(loop.remove_signal_handler, number)
             await self._open_roles(stack)
+            await self._open_points(stack)
             self._node = await self._make_node(stack)
             # The port of the node opens last, when the node is ready.
             http = await self._listen_http(stack)
@@ -289,6 +296,11 @@ class RunningNode:
             await self._follow_services(stack)
             for roles in self._roles:
                 following = keep_running("following roles", partial(roles.follow, self._use_roles, self._log.note))
+                stack.callback(following.cancel)
+            for points in self._points:
+                following = keep_running(
+                    "following decision points", partial(points.follow, self._principals, self._use_points)
+                )
                 stack.callback(following.cancel)
             await self._stopping.wait()
             self._log.say("info", "stopping", sessions=len(self._node.clients))
@@ -322,7 +334,11 @@ class RunningNode:
             results = GuardFile(loaded.folder / loaded.file.guard_results, world.clock)
             settings = replace(settings, rules=replace(loaded.rules, on_guard=results.append))
         node = Node(
-            replace(settings, others=tuple(roles.authority for roles in self._roles)),
+            replace(
+                settings,
+                others=(*(one.authority for one in self._roles), *(one.authority for one in self._points)),
+                prepare=self._prepare if self._points else None,
+            ),
             self._recorder,
             clock=world.clock,
             reported=self._log.note,
@@ -343,6 +359,38 @@ class RunningNode:
             found = await asyncio.to_thread(BrokerRoles, place, self._world.clock)
             stack.callback(found.close)
             self._roles.append(found)
+
+    async def _open_points(self, stack: AsyncExitStack) -> None:
+        """Open an enforcement point for each authority over decision points that the file names."""
+        loaded = self._loaded
+        if not loaded.points or loaded.nats is None:
+            return
+        from penstock.apps.node.decision_points import BrokerPoints  # noqa: PLC0415  # few brokers need it
+        from penstock.authority.decisions.enforcement_point import EnforcementPoint  # noqa: PLC0415  # as above
+        from penstock.authority.decisions.rights import DecisionRights  # noqa: PLC0415  # as above
+        from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
+
+        for place in loaded.points:
+            fabric = await NatsFabric.connect(loaded.nats, prefix=place.prefix, random=self._world.random)
+            await stack.enter_async_context(fabric)
+            rights = DecisionRights(place.authority, loaded.settings(self._key).credentials)
+            self._point_rights.append(rights)
+            point = EnforcementPoint(fabric, self._key, rights, timeout=place.timeout, random=self._world.random)
+            await stack.enter_async_context(point)
+            found = BrokerPoints(place, point, self._world.clock, self._log.note)
+            stack.callback(found.close)
+            self._points.append(found)
+
+    async def _prepare(self, principal: Principal, right: Right, name: TypeName) -> None:
+        for points in self._points:
+            await points.prepare(principal, right, name)
+
+    def _principals(self) -> frozenset[Principal]:
+        return self._node.core.local.principals()
+
+    def _use_points(self, principals: frozenset[Principal]) -> None:
+        self._node.core.roles_changed(principals)
+        self._log.say("info", "points", principals=len(principals))
 
     def _use_roles(self, principals: frozenset[Principal]) -> None:
         self._node.core.roles_changed(principals)
@@ -437,6 +485,8 @@ class RunningNode:
             self._node.core.local.know(loaded.file.facts)
         else:
             waiting.append("facts")
+        for rights in self._point_rights:
+            rights.replace(self._settings(loaded).credentials)
         self._log.names = loaded.names
         self._log.say("info", "reloaded", credentials=len(loaded.credentials), types=len(loaded.types))
         if waiting:
@@ -474,7 +524,7 @@ WITHOUT_STAMPS = "time-stamps are optional: a disconnected broker keeps deliveri
 #: the settings that a node reads only at its start
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
-    *("guard_results", "roles"),
+    *("guard_results", "roles", "points"),
     *("services", "fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
 )
 #: seconds that pushed certificates are gathered

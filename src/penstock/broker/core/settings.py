@@ -1,6 +1,7 @@
 """Settings of a node."""
 
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 
@@ -15,8 +16,9 @@ from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NO_AGREEMENTS, Agreements, Rules
 from penstock.guard.decision import Authority
 from penstock.guard.policies import NO_POLICIES, Policies
-from penstock.model.names import NetworkName
+from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 
@@ -52,6 +54,8 @@ class NodeSettings:
     policies: Policies = NO_POLICIES
     #: further sources of authority, such as roles; `Core.roles_changed` says whose answers have changed
     others: tuple[Authority, ...] = ()
+    #: called before a client's request to publish or subscribe is decided, for sources that must ask others
+    prepare: Callable[[Principal, Right, TypeName], Awaitable[None]] | None = None
     #: who may see the state of the broker
     operators: frozenset[Principal] = frozenset()
     rules: Rules | None = None

@@ -338,6 +338,10 @@ class LocalBroker:
         """Say whether a session is open."""
         return session in self._sessions
 
+    def principals(self) -> frozenset[Principal]:
+        """Return who has a session."""
+        return frozenset(client.principal for client in self._sessions.values())
+
     def shown(self) -> Iterator[Credentials]:
         """Yield the credentials of each session."""
         return (client.credentials for client in self._sessions.values())

@@ -25,6 +25,7 @@ from penstock.errors import LimitError, MalformedError, PenstockError, RefusedEr
 from penstock.fabric.tasks import in_background
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, parse
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.refusals import TYPE_USES, LackedRight, RevokedCertificate, revoked_rows
@@ -163,6 +164,9 @@ class Clients:
                     await self._disclose(client, request)
                     pause = pace.charge(0.0, loop.time(), change=False)
                 else:
+                    await self._prepare(client, request)
+                    if client.session not in self._clients:
+                        return
                     began = thread_time()
                     self._take(client, request)
                     pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
@@ -170,6 +174,13 @@ class Clients:
                 if pause > 0 or loop.time() - turns.since > TURN:
                     await turns.over(pause)
             waiting = await client.link.receive(alone)
+
+    async def _prepare(self, client: _Client, request: protocol.Request) -> None:
+        """Let sources of authority ask others about a request, before it is decided."""
+        prepare = self._core.settings.prepare
+        if prepare is not None and isinstance(request, protocol.SubscribeMessage | protocol.AdvertiseMessage):
+            subscribes = isinstance(request, protocol.SubscribeMessage)
+            await prepare(client.link.peer.principal, Right.SUBSCRIBE if subscribes else Right.PUBLISH, request.type)
 
     def _take_alone(self, client: _Client, tree: Wire) -> bool:
         """Handle a publication that has arrived alone; return False for everything else."""

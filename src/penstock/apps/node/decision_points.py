@@ -1,0 +1,133 @@
+"""Remote decision points as a source of authority in a broker, which asks them through an enforcement point.
+
+A request of a client is decided when the points have answered, or have not answered in time. While the client is
+connected, the broker asks again every `refresh` seconds, and decides its requests again if the answer changes. An
+answer counts no longer than it says: if the points are silent, what they permitted ends then. The question is:
+
+| AuthZEN | value |
+|---|---|
+| subject | type `principal`, id the principal |
+| action | `publish` or `subscribe` |
+| resource | type `event-type`, id `owner/name`, without a version |
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Final, Protocol
+
+from penstock.apps.node.load import PointsPlace
+from penstock.authority.decisions.modes import AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.errors import PenstockError
+from penstock.fabric.tasks import in_background
+from penstock.guard.point_answers import PointAnswer, PointAnswers, PointQuestion
+from penstock.model.names import TypeName
+from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
+
+#: seconds between two looks at what is due
+_LOOK: Final = 0.1
+#: questions that wait for an answer at a time
+_TOGETHER: Final = 256
+
+
+class AsksPoints(Protocol):
+    """An enforcement point."""
+
+    async def ask(self, question: AccessQuestion) -> AskedDecision:
+        """Ask decision points. Raises `PenstockError` if there is no answer."""
+
+
+class BrokerPoints:
+    """See the module. `changed` receives the principals concerned, `note` what keeps points from answering."""
+
+    def __init__(
+        self,
+        place: PointsPlace,
+        point: AsksPoints,
+        clock: Callable[[], datetime],
+        note: Callable[[PenstockError], None],
+    ) -> None:
+        self.authority = PointAnswers(place.owners)
+        self._place = place
+        self._point = point
+        self._clock = clock
+        self._note = note
+        #: when questions were asked last, by the clock of the event loop, and those that wait
+        self._last: dict[PointQuestion, float] = {}
+        self._waiting: dict[PointQuestion, asyncio.Task[None]] = {}
+        self._changed: set[Principal] = set()
+        self._problem = ""
+
+    async def prepare(self, principal: Principal, right: Right, name: TypeName) -> None:
+        """Ask about a request before it is decided, if nothing is known."""
+        if name.owner not in self.authority.owners:
+            return
+        question = PointQuestion(principal, right, name.key)
+        if self.authority.answer(question) is None:
+            await asyncio.wait([self._ask(question)])
+
+    async def follow(
+        self, live: Callable[[], Collection[Principal]], changed: Callable[[frozenset[Principal]], None]
+    ) -> None:
+        """Keep the answers current until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            affected = self.look(live())
+            if affected:
+                changed(affected)
+
+    def look(self, live: Collection[Principal]) -> frozenset[Principal]:
+        """Drop answers that have ended, ask what is due, and return the principals whose answers have changed."""
+        now, moment = asyncio.get_running_loop().time(), self._clock()
+        questions = self.authority.questions
+        for question in [one for one in questions if one.principal not in live]:
+            # Nobody asks for it any more; a client that connects asks again.
+            del questions[question]
+        for question, answer in [*questions.items()]:
+            if answer is not None and answer.until <= moment:
+                self._put(question, None)
+            if now - self._last.get(question, -self._place.refresh) >= self._place.refresh:
+                self._ask(question)
+        for question in [one for one in self._last if one not in questions]:
+            del self._last[question]
+        affected = frozenset(self._changed)
+        self._changed.clear()
+        return affected
+
+    def _ask(self, question: PointQuestion) -> "asyncio.Task[None]":
+        waiting = self._waiting.get(question)
+        if waiting is None and len(self._waiting) < _TOGETHER:
+            self._last[question] = asyncio.get_running_loop().time()
+            waiting = self._waiting[question] = in_background("asking decision points", self._asked(question))
+            waiting.add_done_callback(lambda _: self._waiting.pop(question, None))
+        # If too many wait, so does this one: until one of them is done.
+        return waiting or next(iter(self._waiting.values()))
+
+    async def _asked(self, question: PointQuestion) -> None:
+        asked = AccessQuestion.of(
+            ("principal", str(question.principal)), str(question.action), ("event-type", str(question.type))
+        )
+        try:
+            found = await self._point.ask(asked)
+        except PenstockError as error:
+            # The last answer counts as long as it says.
+            if error.code != self._problem:
+                self._note(error)
+            self._problem = error.code
+            return
+        self._problem = ""
+        answers = [answer.value for answer in found.answers]
+        until = min((answer.until for answer in answers), default=self._clock())
+        by = tuple(dict.fromkeys(f"point:{answer.point}" for answer in answers))
+        self._put(question, PointAnswer(found.permits(), until, by))
+
+    def _put(self, question: PointQuestion, answer: PointAnswer | None) -> None:
+        if self.authority.put(question, answer):
+            self._changed.add(question.principal)
+
+    def close(self) -> None:
+        """Stop asking."""
+        for task in [*self._waiting.values()]:
+            task.cancel()

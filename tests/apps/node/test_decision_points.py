@@ -1,0 +1,239 @@
+"""Remote decision points in a broker: they give rights, live subscriptions follow them, and silence ends them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from tests.apps.acs.test_push import is_cut_off
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import lay_out, node_file, running
+from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, Policies, answer
+
+from penstock.apps.cli.shared.options import open_key
+from penstock.apps.node.config import read_node_file
+from penstock.apps.node.decision_points import BrokerPoints
+from penstock.apps.node.load import PointsPlace
+from penstock.authority.decisions.decision_point import PolicyDecisionPoint
+from penstock.authority.decisions.messages import AnswerEffect
+from penstock.authority.decisions.modes import AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
+from penstock.fabric.nats import NatsFabric
+from penstock.guard.point_answers import PointQuestion
+from penstock.model.names import TypeName
+from penstock.model.principals import Principal
+from penstock.policy.language.results import XacmlDecision
+from penstock.testing.nats import NatsServer
+from penstock.trust.capabilities import Right
+from penstock.trust.signed import sign_value
+
+NAME = TypeName(OWNER.principal, "org.london.Sighting", "3")
+READER, WRITER = PEP.principal, OTHER.principal
+ASKED = PointQuestion(READER, Right.SUBSCRIBE, NAME.key)
+
+
+class Points:
+    """Decision points that say what a test wants, and the broker's source of authority that asks them."""
+
+    def __init__(self, refresh: float = 0.0) -> None:
+        self.says: AnswerEffect | None = AnswerEffect.PERMIT
+        self.asked: list[AccessQuestion] = []
+        self.problems: list[str] = []
+        self.now = NOW
+        self.held = asyncio.Event()
+        self.held.set()
+        place = PointsPlace(OWNER.principal, frozenset({OWNER.principal}), refresh=refresh)
+        self.broker = BrokerPoints(place, self, lambda: self.now, lambda error: self.problems.append(error.code))
+
+    async def ask(self, question: AccessQuestion) -> AskedDecision:
+        self.asked.append(question)
+        await self.held.wait()
+        if self.says is None:
+            raise RefusedError("pep.no-answer", "nobody answered")
+        found = answer(question, key=PDP, effect=self.says, until=self.now + timedelta(seconds=5))
+        return AskedDecision(self.says, (sign_value(found, PDP),))
+
+    def permits(self) -> bool | None:
+        found = self.broker.authority.questions.get(ASKED)
+        return None if found is None else found.permits
+
+    async def look(self, *live: Principal) -> set[Principal]:
+        """Look twice, with time for answers in between, and return whose answers have changed."""
+        first = self.broker.look(live or (READER,))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return {*first, *self.broker.look(live or (READER,))}
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_request_waits_for_the_answer() -> None:
+    async def test() -> None:
+        points = Points()
+        points.held.clear()
+        preparing = asyncio.ensure_future(points.broker.prepare(READER, Right.SUBSCRIBE, NAME))
+        again = asyncio.ensure_future(points.broker.prepare(READER, Right.SUBSCRIBE, NAME))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (preparing.done(), points.permits()) == (False, None)
+        points.held.set()
+        await asyncio.gather(preparing, again)
+        assert points.permits() is True
+        assert [one.text for one in points.asked] == [
+            AccessQuestion.of(("principal", str(READER)), "subscribe", ("event-type", str(NAME.key))).text
+        ]
+        # What is known is not asked, and neither are types of others.
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        await points.broker.prepare(READER, Right.SUBSCRIBE, TypeName(READER, "x"))
+        assert len(points.asked) == 1
+
+    run(test)
+
+
+def test_a_changed_answer_names_who_is_concerned() -> None:
+    async def test() -> None:
+        points = Points()
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        assert await points.look() == {READER}
+        assert await points.look() == set()
+        for says, permitted in (
+            (AnswerEffect.DENY, False),
+            (AnswerEffect.PERMIT, True),
+            (AnswerEffect.NOT_APPLICABLE, False),
+        ):
+            points.says = says
+            assert (await points.look(), points.permits()) == ({READER}, permitted)
+
+    run(test)
+
+
+def test_silence_ends_what_was_permitted_when_the_answer_ends() -> None:
+    async def test() -> None:
+        points = Points()
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        assert await points.look() == {READER}
+        points.says = None
+        points.now += timedelta(seconds=4)
+        assert (await points.look(), points.permits()) == (set(), True)
+        points.now += timedelta(seconds=2)
+        assert (await points.look(), points.permits()) == ({READER}, None)
+        assert points.problems == ["pep.no-answer"]
+        points.says = AnswerEffect.PERMIT
+        assert (await points.look(), points.permits()) == ({READER}, True)
+
+    run(test)
+
+
+def test_a_point_that_hangs_does_not_keep_answers_from_ending() -> None:
+    async def test() -> None:
+        points = Points()
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        await points.look()
+        points.held.clear()
+        points.now += timedelta(seconds=6)
+        assert (await points.look(), points.permits()) == ({READER}, None)
+        asked = len(points.asked)
+        await points.look()
+        assert len(points.asked) == asked
+        points.broker.close()
+
+    run(test)
+
+
+def test_questions_of_those_who_left_are_forgotten() -> None:
+    async def test() -> None:
+        points = Points()
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        await points.look(WRITER)
+        assert not points.broker.authority.questions
+        asked = len(points.asked)
+        await points.look(WRITER)
+        assert len(points.asked) == asked
+
+    run(test)
+
+
+def test_points_are_asked_no_more_often_than_configured() -> None:
+    async def test() -> None:
+        points = Points(refresh=3_600.0)
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        await points.look()
+        assert len(points.asked) == 1
+
+    run(test)
+
+
+FILE = """
+network = "london/London"
+key = "a.key"
+listen = "127.0.0.1:0"
+[nats]
+servers = ["nats://localhost"]
+[points.london]
+"""
+
+
+@pytest.mark.parametrize("line", ["refresh = 0", "timeout = 3600", 'refresh = "1s"', "owner = 3", "owners = 3"])
+def test_settings_that_make_no_sense_are_refused(line: str) -> None:
+    assert read_node_file(f"{FILE}refresh = 5").points["london"].refresh == 5
+    with pytest.raises(MalformedError):
+        read_node_file(FILE + line)
+
+
+def test_points_need_servers() -> None:
+    with pytest.raises(MalformedError) as caught:
+        read_node_file(FILE.replace('[nats]\nservers = ["nats://localhost"]\n', ""))
+    assert caught.value.code == "node.missing"
+
+
+# --- a whole broker --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def deciding(url: str, key: SigningKey, policies: Policies) -> Iterator[None]:
+    """Run a decision point in a thread of its own, as another program would."""
+    ready, loop, done = Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with (
+            await NatsFabric.connect(url, prefix="penstock") as fabric,
+            PolicyDecisionPoint(fabric, key, policies),
+        ):
+            ready.set()
+            await done.wait()
+
+    thread = Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
+
+
+def test_a_live_subscription_follows_a_remote_decision_point(penstock: Shell) -> None:
+    lay_out(penstock)
+    (penstock.folder / "certs" / "subscribe.cert").unlink()
+    london = open_key(str(Path(penstock.folder, "london.key")), None)
+    policies = Policies(XacmlDecision.PERMIT)
+    with NatsServer() as server, deciding(server.url, london, policies):
+        more = f'[nats]\nservers = ["{server.url}"]\n[points.london]\nrefresh = 0.1\n'
+        with running(penstock, node_file(penstock, "east", more)) as east:
+
+            def withdraw() -> None:
+                policies.decisions = XacmlDecision.DENY
+
+            is_cut_off(penstock, east, "certs/reader.cert", withdraw)
+            assert east.stop() == 0
+    found = {(one.subject.type, one.action.id, one.resource.type) for one in policies.asked}
+    assert ("principal", "subscribe", "event-type") in found
