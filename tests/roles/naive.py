@@ -12,6 +12,7 @@ from itertools import product
 from penstock.model.principals import Principal
 from penstock.model.values import Scalar, Value
 from penstock.roles.language import (
+    ActivationRule,
     AnyValue,
     CredentialCondition,
     CredentialKind,
@@ -43,6 +44,7 @@ class NaiveCredential:
     until: datetime | None = None
     session: str = ""
     relies_on: tuple[tuple[object, ...], ...] = ()
+    rule: ActivationRule | None = None
 
 
 @dataclass
@@ -96,7 +98,7 @@ class NaiveDomain:
 
     def activate(
         self, session: str, role: str, wanted: tuple[Scalar, ...]
-    ) -> tuple[tuple[Value, ...], list[tuple[bool, tuple[object, ...]]]] | None:
+    ) -> tuple[tuple[Value, ...], list[tuple[bool, tuple[object, ...]]], ActivationRule] | None:
         principal = self.sessions[session]
         for rule in self.policy.activations():
             if rule.role != role:
@@ -113,8 +115,21 @@ class NaiveDomain:
                 found = tuple(value_of(term, binding) for term in rule.arguments)
                 if None not in found:
                     relied = [(one.member, key) for one, key in zip(ordered, keys, strict=True) if key is not None]
-                    return tuple(v for v in found if v is not None), relied
+                    return tuple(v for v in found if v is not None), relied, rule
         return None
+
+    def replace(self, policy: RolePolicy) -> None:
+        """Use another policy: issue everything again in its order, except for what the policy does not permit."""
+        before, self.held, self.policy = self.held, [], policy
+        for one in before:
+            own = one.issuer == self.principal
+            if own and self.separated(one.principal, one.kind, one.name, one.arguments):
+                continue
+            if own and one.kind is CredentialKind.ROLE:
+                kept = one.rule in policy.activations() and all(self.true(key) for key in one.relies_on)
+                if not kept or self.full(one.principal, one.name, one.arguments):
+                    continue
+            self.held.append(one)
 
     def key(self, condition: RoleCondition, what: object, binding: dict[str, Value]) -> tuple[object, ...] | None:
         match condition, what:

@@ -22,6 +22,7 @@ from penstock.roles.engine import (
     GroundEventPrivilege,
     OpenSession,
     RelyOnRecord,
+    ReplacePolicy,
     RoleChange,
     RoleEngine,
     RoleOutcome,
@@ -89,9 +90,12 @@ def random_condition(chance: Random) -> str:
     return found + chance.choice(["", " *", " *"])
 
 
-def random_policy(chance: Random) -> str:
-    """Return a policy without mistakes; rules that have one are left out."""
+def random_policy(chance: Random, before: str = "") -> str:
+    """Return a policy without mistakes; rules that have one are left out. It has most rules of one `before` it."""
     found = DECLARED
+    for line in before.splitlines():
+        if line.startswith("activate") and chance.random() < 0.8:
+            found += f"{line}\n"
     while len(parse_policy(found).activations()) < 6:
         head = chance.choice(["r0(x)", "r0(x)", "r1(x)", "r2", "r3('a')", "r3(x)"])
         conditions = [random_condition(chance) for _ in range(chance.choice([1, 1, 2, 2, 3]))]
@@ -118,6 +122,7 @@ def random_operation(chance: Random) -> tuple[object, ...]:
         (3, ("flag", chance.choice([True, True, False, None]))),
         (4, ("time", chance.choice([1, 2, 5, 40]))),
         (6, ("present", chance.randint(0, 20))),
+        (1, ("replace", chance.getrandbits(32))),
     ]
     return chance.choices([one for _, one in operations], [weight for weight, _ in operations])[0]
 
@@ -129,6 +134,7 @@ class Pair:
         self.world = NaiveWorld(START)
         self.engines: dict[Principal, RoleEngine] = {}
         self.changes: dict[Principal, list[tuple[datetime, RoleChange]]] = {A: [], B: []}
+        self.founded = {A: read_policy(first), B: read_policy(second)}
         for me, other, text in ((A, B, first), (B, A, second)):
             policy = read_policy(text)
             self.engines[me] = RoleEngine(policy, me, {"other": other})
@@ -213,6 +219,11 @@ class Pair:
                 self.advance(self.world.now + quarters * timedelta(minutes=15))
             case ("present", int(index)):
                 self.present(domain, other, index)
+            case ("replace", int(seed)):
+                text = random_policy(Random(seed), naive.policy.source)  # noqa: S311  # not a secret
+                naive.replace(read_policy(text))
+                self.world.settle()
+                self.apply(domain, ReplacePolicy(text, (("other", other),)))
 
     def activate(self, domain: Principal, session: str, role: str, wanted: tuple[Scalar, ...]) -> None:
         naive = self.world.domains[domain]
@@ -231,7 +242,7 @@ class Pair:
         elif naive.full(principal, role, found[0]):
             self.refused(domain, change, "role.cardinality")
         else:
-            arguments, relied = found
+            arguments, relied, rule = found
             untils = [
                 one.until
                 for member, key in relied
@@ -242,7 +253,7 @@ class Pair:
             kept = tuple(key for member, key in relied if member)
             naive.held.append(
                 NaiveCredential(
-                    naive.next_id(), CredentialKind.ROLE, domain, role, arguments, principal, until, session, kept
+                    naive.next_id(), CredentialKind.ROLE, domain, role, arguments, principal, until, session, kept, rule
                 )
             )
             assert self.apply(domain, change).record is not None
@@ -315,11 +326,12 @@ def test_the_engine_and_the_fixed_point_agree(seed: int) -> None:
         pair.compare()
     for me, engine in pair.engines.items():
         # The same changes at the same times give the same state.
-        again = RoleEngine(engine.policy, me, {"other": B if me == A else A})
+        again = RoleEngine(pair.founded[me], me, {"other": B if me == A else A})
         again.advance(START)
         again.fold(pair.changes[me])
         again.advance(engine.now)
         assert [*again.records()] == [*engine.records()]
+        assert again.notices() == engine.notices()
 
 
 @given(st.integers(0, 2**32))

@@ -125,6 +125,7 @@ class _Shown:
     def __init__(self, engine: RoleEngine, names: Petnames) -> None:
         self.engine = engine
         self.names = names
+        self.known = {str(principal): name for principal, name in names.items()}
 
     def why(self, record: CredentialRecord) -> RuleAttempt:
         """Return what an active role relies on."""
@@ -140,11 +141,11 @@ class _Shown:
             case ("credential", Principal() as issuer, str(record)):
                 found = self.engine.record(record, issuer)
                 by = "" if issuer == self.engine.domain else f" of {self.names.show(issuer)}"
-                what = "" if found is None else f" {_call(found.name, found.arguments)}"
+                what = "" if found is None else f" {self.call(found.name, found.arguments)}"
                 until = "" if found is None or found.until is None else f", until {found.until.isoformat()}"
                 return f"record {record}{by}{what}{until}" if found else f"record {record}{by}, which has ended since"
             case ("fact", str(name), tuple(arguments)):
-                return f"{_call(name, arguments)} is {_truth(self.engine.fact(name, arguments))}"
+                return f"{self.call(name, arguments)} is {_truth(self.engine.fact(name, arguments))}"
             case _:
                 values = selector_values(key)
                 return f"with {values}" if values else "it is true"
@@ -179,7 +180,11 @@ class _Shown:
         listed = tuple(_value(term, binding) for term in condition.arguments)
         by = f" by {condition.by}" if isinstance(condition, CredentialCondition) and condition.by != "self" else ""
         kind = condition.kind if isinstance(condition, CredentialCondition) else "fact"
-        return f"{kind} {_call(condition.name, listed)}{by}"
+        return f"{kind} {self.call(condition.name, listed)}{by}"
+
+    def call(self, name: str, arguments: tuple[Scalar, ...]) -> str:
+        """Return a name with arguments; principals that have petnames are shown by them."""
+        return _call(name, tuple(self.known.get(str(one), one) for one in arguments))
 
     def lack(self, condition: RoleCondition, binding: Binding) -> str:
         match condition:

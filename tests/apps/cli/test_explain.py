@@ -212,3 +212,46 @@ def test_a_folder_without_contexts(penstock: Shell, monkeypatch: pytest.MonkeyPa
     listed = penstock.ok("explain", "--type-file", "types/reading.type").out
     assert "✓ reader may connect to demo" in listed
     assert "✓ reader may subscribe to example.Reading@0" in listed
+
+
+ROLE_POLICY = """\
+domain city;
+role reader(region: string);
+appointment contract(region: string) by city;
+fact employed(who: principal);
+activate reader(r) if appointment contract(r) by city *, fact employed(principal) *;
+allow reader(r) to subscribe self/org.grid.Reading(meter, region = r);
+"""
+
+
+def test_a_right_through_a_role(grid: Shell) -> None:
+    (grid.folder / "grid.roles").write_text(ROLE_POLICY)
+    (grid.folder / "city.roles").write_text("appointment contract(region: string);\n")
+    at_city, at_grid = ("--store", "sqlite:city.db"), ("--store", "sqlite:grid.db")
+    grid.ok("role", "init", "city.roles", "--domain", "city", *at_city)
+    grid.ok("role", "init", "grid.roles", "--domain", "grid", *at_grid)
+    asked = (*EXPLAIN, "--roles", "sqlite:grid.db")
+    refused = grid(*asked)
+    assert (refused.status, refused.code) == (1, "chain.missing")
+    assert "reader(_) cannot be activated: no rule is satisfied" in refused.out
+    assert "no  appointment contract(_) by city *: not held" in refused.out
+    grid.ok("role", "appoint", "contract", "north", "--to", "planner", *at_city)
+    grid.ok("role", "issue", "1", "--to", "grid", "--key", "city.key", "--out", "c.cert", *at_city)
+    grid.ok("role", "accept", "c.cert", *at_grid)
+    grid.ok("role", "fact", "employed", "planner", *at_grid)
+    assert "reader(_) can be activated" in grid(*asked).out
+    grid.ok("role", "activate", "reader", "north", "--as", "planner", *at_grid)
+    done = grid.ok(*asked)
+    assert done.out.startswith("✓ planner may subscribe to org.grid.Reading@0")
+    words = " ".join(done.out.split())
+    assert "role reader(north) of grid, since" in words
+    assert "relies on appointment contract(r) by city *: record 1 of city contract(north)" in words
+    assert "relies on fact employed(principal) *: employed(planner) is true" in words
+    [answer] = grid.ok(*asked, "-o", "json").json["answers"]
+    [way] = answer["grants"]
+    assert (way["roles"][0]["name"], way["forced"]) == ("reader", {"region": "north"})
+    # Before it was activated, and for everything else.
+    assert grid(*asked, "--at", "2020-01-01T00:00Z").code == "chain.missing"
+    other = grid(*asked[:-3], "publish", *asked[-2:])
+    assert "no role of grid gives this right" in other.out
+    assert grid(*EXPLAIN).code == "chain.missing"

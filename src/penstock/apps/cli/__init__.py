@@ -8,7 +8,8 @@ a package, one with few a module; `shared` is what all of them use.
 - `acs` runs and calls the access control service of a domain.
 - `types` has `penstock type` and `penstock topic`, `selectors` has `penstock selector`, `sexp` converts S-expressions.
 - `up` runs a broker, `net` shows and changes the network, `pub_sub` publishes and subscribes.
-- `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it.
+- `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it,
+  and `explain_roles` the roles.
 - `roles` has `penstock role`.
 - `pep` asks decision points over a fabric.
 - `policy` has `penstock policy` and `penstock pdp`, `moderator` settles conflicts, `pipeline` runs jobs on Spark.

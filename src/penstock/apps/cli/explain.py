@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from shlex import quote
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -66,6 +66,9 @@ from penstock.trust.explain import explain as find_explanation
 from penstock.trust.refusals import TYPE_USES, RevokedCertificate, action_text, last_revoked
 from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
+
+if TYPE_CHECKING:
+    from penstock.apps.cli.explain_roles import ExplainedRoles
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What `penstock explain` answers: the verdict of `decide()`, and the chain behind it or the link that is missing.
@@ -139,6 +142,8 @@ class ExplainQuestion:
     event_type: EventType | None = None
     #: what is decided by, where that is not certificates alone
     source: Authority | None = None
+    #: roles that count besides, if any were given
+    roles: "ExplainedRoles | None" = None
     #: which certificates are revoked
     check: RevocationCheck = field(default_factory=RevocationCheck)
 
@@ -179,6 +184,13 @@ class ExplainAnswer:
     def allowed(self) -> bool:
         """Whether some way holds at the time in question, as far as that can be known."""
         return bool(self.broker) or any(way.holds is not RightStatus.NOT_NOW for way in self.ways)
+
+    def missing_roles(self) -> list[str]:
+        """Return what is missing to activate a role that would give the right, if roles were given."""
+        asked = self.asked
+        if self.allowed or asked.roles is None or asked.request is None:
+            return []
+        return [*asked.roles.missing(asked.question.principal, asked.request)]
 
     @property
     def code(self) -> str:
@@ -228,12 +240,14 @@ def ask(asked: ExplainQuestion) -> ExplainAnswer:
 
 
 def _decided(asked: ExplainQuestion, request: Request) -> tuple[list[PermittedWay], list[DecisionProblem]]:
-    decision = decide(request, [asked.source or asked.authority])
+    roles = () if asked.roles is None else asked.roles.authorities(asked.question.root)
+    decision = decide(request, [asked.source or asked.authority, *roles])
     ways: list[PermittedWay] = []
     for branch in decision.restriction.branches if decision.effect is Effect.PERMIT else ():
         holds, depends = asked.moment.holds(branch.when.condition)
         ways.append(PermittedWay(branch.because, branch.when.validity, branch.when.condition, holds, depends, branch))
-    return ways, list(decision.errors)
+    # What roles lack is shown beside the chain of certificates.
+    return ways, [one for one in decision.errors if one.code != "role.not-allowed"]
 
 
 def _read(asked: ExplainQuestion, findings: Findings) -> tuple[list[PermittedWay], list[DecisionProblem]]:
@@ -334,6 +348,7 @@ RIGHTS: Final = ("both", "restrict", "alone", "either")
 #: prefixes of the ids of policies and of agreed rules on which an answer rests
 POLICY: Final = "policy:"
 AGREED: Final = "rule:"
+ROLES: Final = ("role:", "credential:")
 
 _HINTS: Final = {
     "guard.not-now": "ask about another time with --at",
@@ -396,6 +411,13 @@ class _Explain:
     refer: tuple[str, ...] = option(
         "--refer", multiple=True, metavar="FILE", help="Read policies that these refer to. Can be repeated."
     )
+    roles: tuple[str, ...] = option(
+        "--roles",
+        multiple=True,
+        metavar="STORE[#LEDGER]",
+        help="Count a domain's active roles in this store, such as sqlite:met.db (default ledger: roles). "
+        "Can be repeated.",
+    )
     rights: str = option(
         "--rights",
         type=click.Choice(RIGHTS),
@@ -431,6 +453,15 @@ class _Explain:
         """Return the environment's network, for a list of rights."""
         return os.environ.get(VARIABLES["network"]) or None if self.right is None else None
 
+    def load_roles(self, names: NameBook, now: datetime) -> "ExplainedRoles | None":
+        """Read the roles, if there are any. Raises as `load_roles`."""
+        if not self.roles:
+            return None
+        # It imports SQLAlchemy, which takes half a second.
+        from penstock.apps.cli.explain_roles import load_roles  # noqa: PLC0415
+
+        return load_roles(self.roles, names, now)
+
     def ask_broker(
         self, asked: "_Explain", names: NameBook, bag: Credentials, about: TypeName | None
     ) -> RevocationCheck:
@@ -457,7 +488,8 @@ penstock explain --network "pito/UK Police Network" --principal broker1 --right 
 def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     """Explain why a principal may or may not do something: the chain of certificates, and the link that is missing.
 
-    With --agreement, rules agreed through the moderator count too, and with --policy attribute-based policies. The
+    With --agreement, rules agreed through the moderator count too, with --policy attribute-based policies, and with
+    --roles active roles: the answer names the role and what it relies on, or what is missing to activate one. The
     answer is what a broker with these certificates decides at that time. The exit status is 0 if the principal may do
     it, even if that depends on facts that only the broker knows, and 1 if not.
 
@@ -488,7 +520,8 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         check = options.ask_broker(asked_for, names, bag, name)
         if options.at.at is not None:
             check = check.until(when.now)
-        if check.admitted != who or options.at.at is not None or options.agreements or options.policies:
+        others = (*options.agreements, *options.policies, *options.roles)
+        if check.admitted != who or options.at.at is not None or others:
             # What the broker permits its client now answers another question.
             check = replace(check, rights=None, lost={})
         # Brokers use the same order.
@@ -508,11 +541,12 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             policies = PolicyOptions(options.policies, options.refer, options.rights, options.homes)
             loaded = policies.load(names, verified.event_type.name.owner)
             governed = loaded.over(governed, certified, environment=authority.environment)
+        roles = options.load_roles(names, when.now)
         rights = _rights_on(name, place) if options.right is None else [Right(options.right)]
         answers: dict[Right, list[ExplainAnswer]] = {}
         for right in rights:
             questions = _Asking(authority, when, who, right).questions(verified or name, place)
-            found = list(_answers(replace(asked, source=governed, check=check) for asked in questions))
+            found = list(_answers(replace(asked, source=governed, check=check, roles=roles) for asked in questions))
             answers[right] = _as_the_broker_says(found, check, who)
     wording = Wording(names, *(() if verified is None else (verified.event_type,)), *find_types(session.now))
     output = _ExplainOutput(who, wording, check, options.credentials)
@@ -734,12 +768,17 @@ def _data(answer: ExplainAnswer, wording: Wording) -> dict[str, object]:
     if not answer.allowed:
         data |= {"code": answer.code, "reason": answer.reason(wording)}
     if answer.ways:
-        data["grants"] = [_way_data(way, answer.asked.event_type) for way in answer.ways]
+        data["grants"] = [_way_data(way, answer.asked) for way in answer.ways]
+    if missing := answer.missing_roles():
+        data["roles"] = missing
     return data
 
 
-def _way_data(way: PermittedWay, event_type: EventType | None) -> dict[str, object]:
+def _way_data(way: PermittedWay, asked: ExplainQuestion) -> dict[str, object]:
+    event_type = asked.event_type
     as_data: dict[str, object] = {"because": list(way.because), **validity_data(way.validity), "holds": str(way.holds)}
+    if asked.roles is not None:
+        as_data["roles"] = asked.roles.data(way.because)
     if way.depends:
         as_data["depends_on"] = list(way.depends)
     if way.branch is not None and event_type is not None:
@@ -754,8 +793,14 @@ def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
         "forced": {name_of.get(id_, str(id_)): value_text(value) for id_, value in branch.forced},
         "where": [] if branch.where == ALWAYS else [branch.where.rename(name_of).text],
         "when": [] if branch.when.condition == ALWAYS else [branch.when.condition.text],
-        "asked": ["policies, by the broker, about each event"] if branch.guards else [],
+        "asked": [*map(_asked_about, sorted(branch.guards))],
     }
+
+
+def _asked_about(guard: str) -> str:
+    if guard.startswith(POLICY):
+        return "policies, by the broker, about each event"
+    return f"{guard.partition('#')[0]}, by the broker, about each event"
 
 
 def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
@@ -774,9 +819,11 @@ def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
         yield f"    {mark} {wording.line(link.certificate.statement)}{until}"
     if explanation.missing:
         yield f"    ✗ {speak(explanation.missing, wording.names.spoken())}"
+    if not answer.allowed:
+        yield from (f"    {speak(line, wording.names.spoken())}" for line in answer.missing_roles())
     for way in answer.ways:
         if len(answer.ways) > 1:
-            certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]
+            certificates = [one for one in way.because if not one.startswith((POLICY, AGREED, *ROLES))]
             yield f"  granted through {counted(len(certificates), 'certificate')}"
         yield fact_table(_way_facts(way, answer.asked, wording), indent=4)
 
@@ -807,6 +854,11 @@ def _way_facts(way: PermittedWay, asked: ExplainQuestion, wording: Wording) -> l
         named = ", ".join(one.removeprefix(sign) for one in way.because if one.startswith(sign))
         if named:
             facts.append((what, named))
+    if asked.roles is not None:
+        facts += [
+            (what, speak(text, wording.names.spoken()))
+            for what, text in asked.roles.facts(way.because, asked.question.root)
+        ]
     facts.append(("valid", validity_text(way.validity)))
     match way.holds:
         case RightStatus.NOT_NOW:
