@@ -20,7 +20,8 @@ from penstock.authority.domain.domain_changes import AddMember, MemberKind
 from penstock.authority.domain.domain_ledger import DomainLedger
 from penstock.authority.domain.domain_state import DomainRequest, IssueRequest
 from penstock.authority.domain.signers import ProgramSigner
-from penstock.crypto import PublicKey
+from penstock.codec.sexp import parse
+from penstock.crypto import PublicKey, read_key
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.validity import ALWAYS
@@ -104,6 +105,12 @@ def test_the_key_of_a_domain_stays_in_its_token(token: Token, monkeypatch: pytes
         domain.ask(DomainRequest(me, IssueRequest(SMITH.principal, numberplate(Right.SUBSCRIBE), ALWAYS)), NOW)
     with refused("signer.failed"):
         signer(token, "another").sign(b"message")
+    shown = subprocess.run([*command(token), "--public"], stdout=subprocess.PIPE, check=True).stdout
+    assert read_key(parse(shown.strip())) == token.public
+    for words, said in (([*command(token, "another")], b"there is no such key"), (command(token)[:3], b"usage: ")):
+        failed = subprocess.run([*words, "--public"], capture_output=True, check=False)
+        assert failed.returncode
+        assert said in failed.stderr
     monkeypatch.setenv("PENSTOCK_PIN", "0000")
     with refused("signer.failed"):
         made.sign(b"message")

@@ -58,7 +58,7 @@ NOT_SO = ("acs.member-exists", "acs.unknown-member")
 
 
 class Services:
-    """Services of one domain, and what its callers were told."""
+    """Services of one domain, and the answers that its callers received."""
 
     def __init__(self, folder: Path, store: str, instances: int) -> None:
         self.folder, self.store = folder, store

@@ -97,9 +97,14 @@ def test_lists_say_who_may_do_what(served: Served) -> None:
         assert "met     subscribe  all attributes  without expiry  met" in served.ok("holders", name)
     assert "subscribe on grid/org.grid.Reading" in served.ok("certs")
     assert "met: subscribe on grid/org.grid.Reading, cert:" in served.ok("log")
-    assert served.ok("revoke", "met.cert").strip() == "✓ revoked 1 certificate"
+    assert served("revoke", "cert:").code == served("revoke", "cert:1").code == "acs.certificate"
+    short = next(line for line in served.ok("certs").splitlines() if "subscribe" in line).split()[0]
+    assert short.endswith("…")
+    assert served.ok("revoke", short).strip() == "✓ revoked 1 certificate"
     assert served.ok("revoke", "met.cert").strip() == "nothing to change"
     assert "revoked" in served.ok("certs")
+    served.ok("issue", "--to", "met", "--type", "grid/*", "--all-rights", "--no-expiry", "--out", "all.cert")
+    assert "all rights on grid/*" in served.ok("certs")
 
 
 def test_the_file_of_a_short_lived_certificate_revokes_its_renewals(served: Served) -> None:

@@ -35,6 +35,9 @@ from penstock.trust.certificates import subject_to_sexp
 from penstock.trust.tags import to_sexp
 
 _LOST: Final = "the change was made, but its answer was lost; `penstock acs log` shows it"
+#: characters of a certificate's id in tables, and of a whole one
+_SHORT: Final = 15
+_WHOLE: Final = 57
 DEFAULT_URL: Final = "http://127.0.0.1:7710"
 
 
@@ -264,7 +267,7 @@ def certs(session: CommandSession, options: _List) -> CommandAnswer:
     def shown() -> Iterator[Shown]:
         rows = [
             (
-                str(one.get("id")),
+                _short(one.get("id")),
                 kind,
                 names.show_text(str(one.get("issuer"))),
                 names.show_text(str(one.get("subject"))),
@@ -283,11 +286,17 @@ def certs(session: CommandSession, options: _List) -> CommandAnswer:
 
 def _grants(certificate: Mapping[str, Wire], names: NameBook) -> str:
     grants = table(certificate.get("grants"))
-    if "rights" not in grants:
+    if "name" not in grants:
         return ""
-    rights = grants["rights"]
+    rights = grants.get("rights", "*")
     shown = rights if isinstance(rights, str) else ", ".join(map(str, listed(rights)))
+    shown = "all rights" if shown == "*" else shown
     return f"{shown} on {names.show_text(str(grants.get('owner')))}/{grants.get('name')!s}"
+
+
+def _short(id_: object) -> str:
+    """Return the beginning of a certificate's id, which `penstock acs revoke` accepts."""
+    return f"{str(id_)[:_SHORT]}…"
 
 
 def _state(certificate: Mapping[str, Wire]) -> str:
@@ -310,19 +319,35 @@ class _Revoke:
 def revoke(session: CommandSession, options: _Revoke) -> CommandAnswer:
     """Revoke certificates that the domain issued. This cannot be undone. Needs the right `administer`.
 
-    CERTIFICATE is an id, or a file with certificates. The renewals of a certificate are revoked with it.
+    CERTIFICATE is an id or its beginning, or a file with certificates. The renewals of a certificate are revoked with
+    it.
     """
     client, _ = options.service.open(session)
     ids: list[str] = []
     for word in options.certificates:
-        if word.startswith("cert:"):
+        if not word.startswith("cert:"):
+            ids += (one.id for one in read_bag([word]).credentials.certificates)
+        elif len(word) >= _WHOLE:
             ids.append(word)
         else:
-            ids += (one.id for one in read_bag([word]).credentials.certificates)
+            ids.append(_begins(client, word.rstrip("…")))
     answer = client.call("certificates/revoke", {"certificates": ids, "why": options.why})
     changes = [table(one) for one in listed(answer.get("changes"))]  # type: ignore[arg-type]  # JSON
     revoked = sum(len(listed(one.get("revoked"))) for one in changes)
     return _changed(answer, f"✓ revoked {counted(revoked, 'certificate')}")
+
+
+def _begins(client: DomainClient, beginning: str) -> str:
+    """Return the id of the issued certificate that begins so. Raises `MalformedError` (`acs.certificate`)."""
+    issued = (table(one) for one in listed(client.call("certificates/list", {}).get("issued")))  # type: ignore[arg-type]  # JSON
+    found = [str(one.get("id")) for one in issued if str(one.get("id")).startswith(beginning)]
+    if len(found) != 1:
+        raise MalformedError(
+            "acs.certificate",
+            f"{counted(len(found), 'certificate')} of the domain begin with `{beginning[:80]}`",
+            hint="`penstock acs certs` lists them; `-o json` shows whole ids",
+        )
+    return found[0]
 
 
 @option_class
@@ -476,7 +501,7 @@ def _about(change: Mapping[str, Wire], names: NameBook) -> str:
     ids = [*listed(change.get("revoked")), *(table(one).get("id") for one in listed(change.get("registered")))]
     if "id" in change:
         holder = names.show_text(str(change.get("subject")))
-        return f"{holder}: {_grants(change, names)}, {str(change['id'])[:15]}…"
+        return f"{holder}: {_grants(change, names)}, {_short(change['id'])}"
     return str(change.get("name") or "") or member or ", ".join(map(str, ids))
 
 

@@ -82,6 +82,8 @@ def serve(session: CommandSession, options: _Serve) -> CommandAnswer | None:
     loaded = load_domain(options.file, session.now)
     signer = _signer(loaded, options.passphrase_file)
     if options.check:
+        # A token or a program may not be there.
+        signer.sign(b"penstock acs serve --check")
         return _checked(loaded, signer)
     with open_store(loaded.store, create=True) as store:
         _run(loaded, signer, store)
@@ -96,7 +98,9 @@ def _signer(loaded: LoadedDomain, passphrase_file: str | None) -> Signer:
         public = read_key(value)
     if not isinstance(public, PublicKey):
         raise MalformedError(
-            "acs.file-value", "with `signer`, `key` must be the public key", hint="`penstock key public` writes it"
+            "acs.file-value",
+            "with `signer`, `key` must be the public key",
+            hint="`penstock key show FILE --public FILE` writes it",
         )
     return ProgramSigner(loaded.file.signer, public)
 
