@@ -9,6 +9,8 @@ Sightings are sealed, as in the demonstration. Three tables, of many repetitions
 3. The court's process is killed (-9): from the end of its last heartbeat until she receives the last sighting.
 
 In 2 and 3, no sighting may be delivered by a decision of the broker that is later than the end of the statement.
+
+Besides: what a revocation costs a broker that depends on 100,000 certificates of its issuer, and on 1,000.
 """
 
 import json
@@ -19,18 +21,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness import Result, at_least, at_most
+from harness import Result, at_least, at_most, microseconds, seconds
+from penstock.trust.certificates import certificate_id
+from penstock.trust.statement_book import AskedCertificates, StatementBook
+from penstock.trust.statements import OnlineKind, OnlineTerms, StatementAuthor
 from processes import Part
 from revocation_london_parts import DeliveryLog, Entry, prepare
 
-from london_network import BROKERS, write_node_file  # isort: skip  # the import above finds the example
+from london_cast import MET, key  # isort: skip  # the import above finds the example
+from london_network import BROKERS, write_node_file  # isort: skip
 
 RATE = 5_000
 #: repetitions of each table
-ACTIVE, TIMED, KILLED = 1_000, 1_000, 250
+ACTIVE, TIMED, KILLED = 1_000, 1_000, 150
 PARTS = "revocation_london_parts.py"
 #: seconds: the target at the 99th percentile; how long deliveries are watched after a revocation
 LAST, _WATCH = 0.050, 0.100
@@ -176,6 +184,24 @@ def at(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def cost(certificates: int) -> Callable[[], object]:
+    """Return a function that revokes one of so many certificates that a verifier depends on."""
+    author, book, now = StatementAuthor(key("Court cost")), StatementBook(MET.principal), datetime.now(UTC)
+    terms, asked = OnlineTerms(OnlineKind.ACTIVE, author.issuer, (), timedelta(hours=1)), AskedCertificates(book)
+    book.take(author.heartbeat(now, timedelta(hours=1)), now)
+    ids = [certificate_id(sha256(b"%d" % number).digest()) for number in range(certificates)]
+    for one in ids:
+        asked.ask(terms, one, now)
+    lists = (author.revoke(now, [*ids[:100], ids[100 + number]]) for number in range(len(ids) - 100))
+
+    def revoke() -> None:
+        book.take(next(lists), now)
+        if not asked.changed(author.issuer, now):
+            raise RuntimeError("nothing has changed")
+
+    return revoke
+
+
 _TABLES: list[tuple[str, Callable[[London, int], Measured], int]] = [
     ("active", active, ACTIVE),
     ("timed list", timed, TIMED),
@@ -193,6 +219,9 @@ def run(share: float = 1.0, only: str = "") -> list[Result]:
                 found = measure(london, max(1, int(repetitions * share)))
                 results += _report(table, found)
         rate = london.rate()
+    few, many = seconds(cost(1_000), cost(100_000), repeat=20)
+    detail = f"{microseconds(many)} with 100,000, {microseconds(few)} with 1,000; signing included"
+    results.append(at_most("revocation by a statement, 100,000 / 1,000 certificates", many / few, 3, detail))
     reached = f"{rate:,.0f} sightings published in a second, of {RATE:,}"
     return [at_least("revocation by statements, rate", rate / RATE, 0.98, reached), *results]
 

@@ -10,7 +10,7 @@ import signal
 import struct
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ from penstock.broker.client.client import Client, Subscription, connect
 from penstock.broker.core.event_path import EventPath
 from penstock.broker.local.requests import Given
 from penstock.crypto import SigningKey
+from penstock.errors import RefusedError
 from penstock.model import EventType
 from penstock.model.names import TypeName
 from penstock.trust import Credentials, Right, event_tag, network_tag, read_credentials
@@ -181,7 +182,13 @@ async def readers(ccs: str, met: str, table: str, log: str) -> None:
     async with AsyncExitStack() as stack:
         office = await stack.enter_async_context(client(ccs, BILLING, slug(BILLING.principal)))
         smith = await stack.enter_async_context(client(met, SMITH, f"smith-{table}"))
-        others, hers = await office.subscribe(PLATES), await smith.subscribe(PLATES)
+        others = await office.subscribe(PLATES)
+        while True:
+            # On a busy machine a statement may end before the next one arrives.
+            with suppress(RefusedError):
+                hers = await smith.subscribe(PLATES)
+                break
+            await asyncio.sleep(0.02)
         print("ready", flush=True)
         await asyncio.gather(_read(others), _read(hers, DeliveryLog(log)))
 
@@ -225,17 +232,19 @@ async def timed(url: str, repetitions: int) -> None:
 
     For each such list, print when its period begins and ends. The revocation is decided when the list is signed.
     """
-    author, mine = StatementAuthor(COURTS["timed"]), order("timed")
+    author, mine, sent = StatementAuthor(COURTS["timed"]), order("timed"), list[asyncio.Task[None]]()
     async with client(url, COURTS["timed"], "court-timed") as court:
 
         async def send(*certificates: str) -> RevocationList:
             signed = author.revocation_list(_now(), WINDOW, certificates)
-            await court.evolve(signed.to_bytes())
+            # It is acknowledged when it is on the disk; the next one does not wait for that.
+            sent.append(asyncio.create_task(court.evolve(signed.to_bytes())))
             # The next one is due shortly before this one ends.
             await asyncio.sleep(max(0.0, (signed.value.not_after - AHEAD - _now()).total_seconds()))
             return signed.value
 
         await send()
+        await sent[0]
         print("ready", flush=True)
         told = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
         while not told.done():
@@ -245,6 +254,7 @@ async def timed(url: str, repetitions: int) -> None:
             listed = await send(mine)
             print(listed.not_before.timestamp(), listed.not_after.timestamp(), flush=True)
         await send()
+        await asyncio.gather(*sent)
 
 
 async def _mortal(url: str, log: str) -> None:
