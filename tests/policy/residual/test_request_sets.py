@@ -17,16 +17,19 @@ from penstock.errors import PenstockError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import PARENT, Context, NoSources, PolicySources, Repository
-from penstock.policy.language.datatypes import DATE_TIME, INTEGER, STRING, DataType, Value
-from penstock.policy.language.functions import V1
+from penstock.policy.language.datatypes import DATE_TIME, DOUBLE, INTEGER, STRING, DataType, Value
+from penstock.policy.language.functions import V1, V3
 from penstock.policy.language.policies import (
     Designator,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     Root,
     Rule,
     RuleEffect,
     Target,
+    apply,
     designators,
     function_of,
 )
@@ -111,7 +114,40 @@ class PlainMaker(Maker):
         return Designator(found.category, found.id, found.of, None, found.must_be_present)
 
 
-class NeedyMaker(PlainMaker):
+class WideMaker(PlainMaker):
+    """Makes conditions with more functions of bags and values."""
+
+    def condition(self, depth: int = 2, *, variables: bool = True) -> Expression:
+        if not self.rarely(2):
+            return super().condition(depth, variables=variables)
+        of_type = self.random.choice([STRING, INTEGER, DOUBLE])
+        values = [
+            PolicyLiteral(one, of_type) for one in self.random.choices(VALUES[of_type], k=self.random.randrange(3))
+        ]
+        one, bag = self.designator(of_type), apply(f"{V1}{of_type}-bag", values)
+        only = apply(f"{V1}{of_type}-one-and-only", [one])
+        other = apply(f"{V1}{of_type}-one-and-only", [self.designator(of_type)])
+        value = PolicyLiteral(self.random.choice(VALUES[of_type]), of_type)
+        match self.random.randrange(7):
+            case 0:
+                name = self.random.choice(["subset", "set-equals", "at-least-one-member-of"])
+                return apply(f"{V1}{of_type}-{name}", self.random.choice([[one, bag], [bag, one]]))
+            case 1:
+                name = self.random.choice(["any-of", "all-of"])
+                return apply(f"{V3}{name}", [function_of(f"{V1}{of_type}-equal"), value, one])
+            case 2:
+                name = self.random.choice(["any-of-any", "all-of-any", "any-of-all"])
+                return apply(f"{V3}{name}", [function_of(f"{V1}{of_type}-less-than"), bag, one])
+            case 3:
+                return apply(f"{V1}{of_type}-is-in", [only, self.random.choice([bag, self.designator(of_type)])])
+            case 4:
+                part = [apply(f"{V1}string-one-and-only", [self.designator(STRING)]), PolicyLiteral("ab", STRING)]
+                return apply(f"{V3}string-starts-with", part)
+        name = self.random.choice(["equal", "less-than", "greater-than-or-equal"])
+        return apply(f"{V1}{of_type}-{name}", self.random.choice([[only, value], [value, only], [only, other]]))
+
+
+class NeedyMaker(WideMaker):
     """Makes policies whose parts need a value of the same attribute."""
 
     def target(self) -> Target:
@@ -129,7 +165,7 @@ def check_seed(seed: int, seen: Counter[str], made_by: type[Maker] = PlainMaker)
 @settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_requests_in_a_set_get_the_same_answer(seed: int) -> None:
-    check_seed(seed, Counter())
+    check_seed(seed, Counter(), WideMaker)
     maker = Maker(seed)
     check(maker.policy(), maker.facts(), Random(seed))  # noqa: S311  # the same for a seed
 

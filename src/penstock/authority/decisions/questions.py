@@ -41,11 +41,11 @@ from penstock.policy.language.requests import (
     Request,
     key_of,
 )
+from penstock.policy.residual.request_attributes import RESOURCE_TYPE as RESOURCE_TYPE
+from penstock.policy.residual.request_attributes import SUBJECT_TYPE as SUBJECT_TYPE
 from penstock.policy.syntax.json.requests import OBJECT, Json, JsonObject
 
 Properties: TypeAlias = Mapping[str, Json]
-SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
-RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 #: names that no property may have, because they identify the entity
 RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
 KEY_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
