@@ -1,14 +1,17 @@
 """Role books: what was stored is there for every reader, and limits hold for all who write at the same time."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from penstock.authority.role_book import RoleBook
-from penstock.codec.sexp import canonical
+from penstock.authority import role_book
+from penstock.authority.role_book import RoleBook, RoleBookImage, RoleSnapshot
+from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard.roles import RoleHistory
@@ -23,9 +26,10 @@ from penstock.roles.engine import (
     SetFact,
     WithdrawAppointment,
 )
-from penstock.store.ledgers.ledgers import Ledger, NewChange
+from penstock.store.ledgers.ledgers import Change, Ledger, NewChange
 from penstock.store.ledgers.memory import MemoryRecords
 from penstock.store.ledgers.urls import open_store
+from penstock.trust.signed import sign_value
 
 DOMAIN = Principal(b"d" * 32)
 PEOPLE = [Principal(bytes([number]) * 32) for number in range(8)]
@@ -205,3 +209,80 @@ def test_a_request_is_remembered_as_long_as_it_could_be_taken_again() -> None:
     assert caught.value.code == "role.repeated"
     book.change(EndSession("s0"), SMITH.principal, NOW + timedelta(seconds=900), nonce=b"3")
     assert len(book._applied) == 3
+
+
+def folded(book: RoleBook) -> bytes:
+    """Return the state that all changes lead to, without snapshots."""
+    engine = book.founding.engine()
+    engine.fold(book.changes())
+    return canonical(engine.image().to_sexp())
+
+
+def fill(ledger: Ledger, signer: SigningKey | None = KEY, appointments: int = 30) -> RoleBook:
+    book = RoleBook.create(ledger, SIGNED, NOW, signer=signer)
+    book.change(SetFact("open", True), KEY.principal, NOW, nonce=b"n")
+    for number in range(appointments):
+        book.change(Appoint("a", SMITH.principal, KEY.principal, (number,)), KEY.principal, NOW)
+    book.change(OpenSession("s", SMITH.principal), KEY.principal if signer is None else SMITH.principal, NOW)
+    book.change(ActivateRole("s", "r"), SMITH.principal, NOW)
+    book.change(WithdrawAppointment("3", KEY.principal), KEY.principal, NOW)
+    return book
+
+
+@pytest.mark.parametrize("signer", [KEY, None])
+def test_a_long_ledger_is_read_from_a_snapshot(monkeypatch: pytest.MonkeyPatch, signer: SigningKey | None) -> None:
+    monkeypatch.setattr(role_book, "SNAPSHOT_EVERY", 10)
+    ledger = Ledger(MemoryRecords(), "roles")
+    book = fill(ledger, signer)
+    reads: list[int] = []
+    read = ledger.read
+
+    def counted(first: int = 1, last: int | None = None) -> Iterator[Change]:
+        reads.append(first)
+        return read(first, last)
+
+    monkeypatch.setattr(ledger, "read", counted)
+    again = RoleBook(ledger, signer)
+    assert reads[0] == 1
+    assert reads[1] > 20
+    assert canonical(again.engine.image().to_sexp()) == canonical(book.engine.image().to_sexp()) == folded(book)
+    if signer is not None:
+        # Also which requests were applied.
+        with pytest.raises(RefusedError) as caught:
+            again.change(SetFact("open", False), KEY.principal, NOW, nonce=b"n")
+        assert caught.value.code == "role.repeated"
+
+
+def test_only_the_domain_s_snapshots_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_book, "SNAPSHOT_EVERY", 10)
+    ledger = Ledger(MemoryRecords(), "roles")
+    book = fill(ledger)
+    forged = RoleFounding(KEY.principal, POLICY, SIGNED.names).engine()
+    forged.fold([*book.changes(), (NOW, Appoint("a", JONES.principal, KEY.principal, (1,)))])
+    state = RoleBookImage(forged.image()).to_sexp()
+    by_jones = RoleSnapshot(
+        JONES.principal, ledger.head().number, ledger.head().hash, sha256(canonical(state)).digest()
+    )
+    kept = ledger.snapshot("roles/1")
+    assert kept is not None
+    old = parse_canonical(kept.data)
+    assert isinstance(old, tuple)
+    for data in (state, (b"kept", state, sign_value(by_jones, JONES).to_sexp()), (b"kept", state, old[2]), b"nonsense"):
+        ledger.keep_snapshot("roles/1", ledger.head(), canonical(data))
+        assert canonical(RoleBook(ledger).engine.image().to_sexp()) == folded(book)
+
+
+def test_a_writer_whose_clock_is_behind_is_understood() -> None:
+    ledger, book = signed_book()
+    until = NOW + timedelta(minutes=1)
+    book.change(WithdrawAppointment("1", KEY.principal), KEY.principal, NOW)
+    book.change(Appoint("a", SMITH.principal, KEY.principal, (1,), until), KEY.principal, NOW)
+    other = RoleBook(ledger, SMITH)
+    # For the one, the appointment has ended. The other's clock is behind, and the role begins before.
+    assert [one.record.name for one in book.advance(until + timedelta(minutes=1)).ended] == ["a"]
+    other.change(OpenSession("s", SMITH.principal), SMITH.principal, NOW)
+    other.change(ActivateRole("s", "r"), SMITH.principal, NOW)
+    assert SMITH.principal in book.take(book.unread())
+    assert [one.name for one in book.engine.active(SMITH.principal)] == ["r"]
+    assert canonical(book.engine.image().to_sexp()) == folded(book)
+    assert len(book.advance(until + timedelta(minutes=1)).ended) == 2

@@ -12,21 +12,29 @@ With a key, `after` is signed, for its place in the ledger:
     (sequence (role-entry (author <principal>) (previous <hash>) (by <principal>) (time <date>) [(nonce <bytes>)]
                           (why <text>) <change>) <signature>)
 
+Times of changes never decrease. The state is that of the last change, until something ends by time: if a change then
+arrives from a writer whose clock is behind, the state is computed again from the ledger. So all readers agree.
+
+A snapshot of the state is stored after a number of changes. If changes must be signed, so must snapshots, by the
+domain's key; others are ignored.
+
 The domain's key signs all changes; another principal's key signs what its holder may do without the domain: open, use
 and end its own sessions, appoint and withdraw. If the founding is signed, so must be everything after it. Otherwise
 whoever can write to the store acts for the domain.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
 from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.codec.limits import wide
 from penstock.codec.sexp import BARE, SExp, canonical, head, parse_canonical
 from penstock.crypto import Signer
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.roles.engine import (
     ActivateRole,
@@ -37,7 +45,9 @@ from penstock.roles.engine import (
     RoleChange,
     RoleEngine,
     RoleFounding,
+    RoleImage,
     RoleOutcome,
+    RoleRecord,
     StoredRoles,
     WithdrawAppointment,
     change_from_sexp,
@@ -49,6 +59,10 @@ from penstock.trust.signed import DIGEST, Claim, read_signed, sign_value
 FOUND: Final = "found"
 #: how often a change is tried again if others change the ledger at the same time
 _ATTEMPTS: Final = 100
+#: the name of snapshots; another form of state needs another one
+_SNAPSHOT: Final = "roles/1"
+#: changes after which a snapshot is stored
+SNAPSHOT_EVERY: Final = 5_000
 #: how long requests are remembered: as long as a service could take one again
 _REMEMBERED: Final = timedelta(seconds=2 * AUTHORITY_LIMITS.domain_request_age)
 
@@ -70,6 +84,37 @@ class RoleEntry(Claim):
     nonce: bytes | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _AppliedRequest(RoleRecord):
+    """A request that was applied."""
+
+    HEAD: ClassVar = b"applied"
+    by: Principal
+    nonce: bytes
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBookImage(RoleRecord):
+    """The state of a role book as it is written in a snapshot."""
+
+    HEAD: ClassVar = b"role-book-state"
+    state: RoleImage
+    applied: tuple[_AppliedRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSnapshot(Claim):
+    """The digest of a state at a head, as the domain's key signs it."""
+
+    HEAD: ClassVar = b"role-snapshot"
+    SIGNER: ClassVar = "domain"
+    domain: Principal
+    number: int
+    hash: Annotated[bytes, DIGEST] = field(repr=False)
+    state: Annotated[bytes, DIGEST] = field(repr=False)
+
+
 def acts_alone(engine: RoleEngine, who: Principal, change: RoleChange) -> bool:
     """Return whether a change is one that a principal may ask for without the domain: the engine decides about it."""
     match change:
@@ -89,8 +134,11 @@ def acts_alone(engine: RoleEngine, who: Principal, change: RoleChange) -> bool:
 class RoleBook:
     """The roles of a domain in a ledger. All methods raise what `Ledger` raises. `signer` signs changes."""
 
-    def __init__(self, ledger: Ledger, signer: Signer | None = None) -> None:
-        """Read the ledger. Raises `RefusedError` (`role.no-book`, `role.ledger`), `MalformedError` (`role.record`)."""
+    def __init__(self, ledger: Ledger, signer: Signer | None = None, *, until: int | None = None) -> None:
+        """Read the ledger, up to a change if `until` has its number.
+
+        Raises `RefusedError` (`role.no-book`, `role.ledger`), `MalformedError` (`role.record`).
+        """
         self._ledger = ledger
         self._signer = signer
         self._head: LedgerHead = EMPTY
@@ -113,7 +161,11 @@ class RoleBook:
             raise _foreign(first, "the domain has not signed it")
         self.engine = self.founding.engine()
         self._head = first.head
-        self.refresh()
+        self._kept = first.number
+        self._load(until)
+        self.take(ledger.read(self._head.number + 1, until))
+        if until is None:
+            self._keep_sometimes()
 
     @classmethod
     def create(
@@ -152,8 +204,9 @@ class RoleBook:
         return frozenset(affected)
 
     def advance(self, now: datetime) -> RoleOutcome:
-        """Let time pass. What ends by time is not stored: it follows from what is."""
-        return self.engine.advance(now)
+        """Let time pass if something ends by it. That is not stored: it follows from what is."""
+        due = self.engine.next_due
+        return RoleOutcome() if due is None or due > now else self.engine.advance(now)
 
     def current(self, now: datetime) -> RoleEngine:
         """Return the newest state at a time."""
@@ -204,7 +257,9 @@ class RoleBook:
                 if error.code != "store.conflict":
                     raise
                 continue
-            return [self._take(one)[0] for one in stored]
+            outcomes = [self._take(one)[0] for one in stored]
+            self._keep_sometimes()
+            return outcomes
         raise RefusedError("store.conflict", f"`{self._ledger.name}` changes too often", hint="try again")
 
     def _entries(self, changes: Sequence[RoleChange], who: Principal, why: str, nonce: bytes | None) -> list[NewChange]:
@@ -235,6 +290,11 @@ class RoleBook:
     def _take(self, stored: Change) -> tuple[RoleOutcome, frozenset[Principal]]:
         """Apply a change; return its outcome, and who was affected, also by the time that has passed before it."""
         change, entry = self._read(stored)
+        everybody: frozenset[Principal] = frozenset()
+        if stored.when < self.engine.now:
+            everybody = frozenset(self.engine.sessions().values())
+            before = RoleBook(self._ledger, until=stored.number - 1)
+            self.engine.become(before.engine)
         passed = self.engine.advance(stored.when)
         if entry is not None:
             if not self._permitted(entry.author, entry.by, change):
@@ -243,7 +303,52 @@ class RoleBook:
                 self._remember(entry.by, entry.nonce, entry.time)
         outcome = self.engine.apply(change)
         self._head = stored.head
-        return outcome, passed.affected | outcome.affected
+        return outcome, everybody | passed.affected | outcome.affected
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Snapshots.
+
+    def _load(self, until: int | None) -> None:
+        """Start from a snapshot, if there is one that can be trusted and is not too recent."""
+        kept = self._ledger.snapshot(_SNAPSHOT)
+        if kept is None or (until is not None and kept.head.number > until):
+            return
+        try:
+            value = parse_canonical(kept.data, limits=wide(len(kept.data)))
+            if self.signed:
+                match value:
+                    case (b"kept", state, signed):
+                        value = state
+                        claim = read_signed(signed, RoleSnapshot).verify().value
+                        if claim != self._claim(kept.head, canonical(state)):
+                            return
+                    case _:
+                        return
+            found = RoleBookImage.from_sexp(value)
+            engine = found.state.engine(self.founding.domain)
+        except PenstockError:
+            # It is a cache: without it everything is folded.
+            return
+        self.engine, self._head, self._kept = engine, kept.head, kept.head.number
+        self._applied = {(one.by, one.nonce): one.time for one in found.applied}
+
+    def _keep_sometimes(self) -> None:
+        if self._head.number - self._kept < SNAPSHOT_EVERY or self.engine.now != self._head.when:
+            return
+        if self.signed and (self._signer is None or self._signer.principal != self.founding.domain):
+            return
+        applied = (_AppliedRequest(by, nonce, time) for (by, nonce), time in self._applied.items())
+        value = RoleBookImage(self.engine.image(), tuple(applied)).to_sexp()
+        data = canonical(value)
+        if self.signed and self._signer is not None:
+            signed = sign_value(self._claim(self._head, data), self._signer)
+            data = canonical((b"kept", value, signed.to_sexp()))
+        self._kept = self._head.number
+        with suppress(LimitError):
+            self._ledger.keep_snapshot(_SNAPSHOT, self._head, data)
+
+    def _claim(self, at: LedgerHead, state: bytes) -> "RoleSnapshot":
+        return RoleSnapshot(self.founding.domain, at.number, at.hash, sha256(state).digest())
 
     def _remember(self, by: Principal, nonce: bytes, time: datetime) -> None:
         self._applied[by, nonce] = time

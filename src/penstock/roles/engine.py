@@ -1337,6 +1337,97 @@ class RoleEngine:
         return Principal.parse(name) if ":" in name else self.names[name]
 
     # ------------------------------------------------------------------------------------------------------------------
+    # Images.
+
+    def image(self) -> "RoleImage":
+        """Return the state, for `RoleImage.engine`."""
+        numbers = {rule: number for number, rule in enumerate(self.policy.activations())}
+        true = [
+            SetFact(name, True, arguments)
+            for name, declared in self._facts.items()
+            if declared.kind is None
+            for arguments in self._true.get((name,), ())
+        ]
+        false = [SetFact(name, value, arguments) for (name, arguments), value in self._known.items() if not value]
+        values = [SetFact(name, value) for name, value in self._values.items() if value is not None]
+        records = (
+            _StoredCredential(
+                one.id,
+                one.kind,
+                one.issuer,
+                one.name,
+                one.arguments,
+                one.principal,
+                one.since,
+                one.until,
+                one.session,
+                None if one.rule is None else numbers[one.rule],
+                tuple(map(_StoredReliance.of, one.relies_on)),
+                one.appointer,
+                one.domains,
+            )
+            for one in self._records.values()
+        )
+        return RoleImage(
+            self.policy.source,
+            tuple((name, principal) for name, principal in self.names.items() if name != SELF),
+            self.now,
+            self._count,
+            tuple(self.sessions().items()),
+            (*true, *false, *values),
+            tuple(records),
+            tuple((domain, record) for domain, found in self._notices.items() for record in found),
+            tuple(self._revoked),
+            tuple(self._ahead.items()),
+        )
+
+    def become(self, other: "RoleEngine") -> None:
+        """Take over the whole state of another engine, which is not used any more."""
+        before = self._versions
+        turn = max(before.values(), default=0) + 1
+        vars(self).update(vars(other))
+        # Whoever remembers an answer asks again.
+        self._versions = {who: turn + self._versions.get(who, 0) for who in (*before, *self._versions)}
+
+    def restore(self, image: "RoleImage") -> None:
+        """Take over the state of an image, in a new engine with its policy. Raises `MalformedError`."""
+        effects, rules = _Effects(), tuple(self.policy.activations())
+        self.now, self._count = image.now, image.count
+        self._sessions = {name: _Session(principal) for name, principal in image.sessions}
+        for fact in image.facts:
+            self._plan_fact(fact)(effects)
+        for one in image.records:
+            if (one.rule is not None and one.rule >= len(rules)) or (one.session and one.session not in self._sessions):
+                raise RoleRecord.malformed("a record of the image does not fit its policy or its sessions")
+            self._declaration(one.kind, one.issuer, one.name)
+            record = CredentialRecord(
+                one.id,
+                one.kind,
+                one.issuer,
+                one.name,
+                one.arguments,
+                one.principal,
+                one.since,
+                one.until,
+                one.session,
+                None if one.rule is None else rules[one.rule],
+                tuple(reliance.reliance() for reliance in one.relies_on),
+                one.appointer,
+                one.domains,
+            )
+            if record.rule is None:
+                self._keep(record, effects)
+                continue
+            for condition in record.rule.conditions:
+                if isinstance(condition, WhereCondition):
+                    self._compile(condition.selector)
+            self._begin(record, list(self._groups(record.name, record.arguments)), effects)
+        for domain, identifier in image.notices:
+            self._notices.setdefault(domain, {})[identifier] = None
+        self._revoked = dict.fromkeys(image.revoked)
+        self._ahead = dict(image.ahead)
+
+    # ------------------------------------------------------------------------------------------------------------------
     # Names.
 
     def _key(self, condition: CredentialCondition) -> CredentialKey:
@@ -1363,6 +1454,92 @@ class RoleEngine:
 
     def _record_of(self, key: SupportKey) -> CredentialRecord:
         return self._records[key[1], key[2]]  # type: ignore[index]  # the key of a credential
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredReliance(RoleRecord):
+    """A predicate relied on, as it is written in an image: the kind of its key, and the parts of the key."""
+
+    HEAD: ClassVar = b"reliance"
+    kind: str
+    condition: str
+    member: str
+    #: the issuer and the record, or the fact, or the selector
+    text: Annotated[str, OMITTED] = ""
+    issuer: Principal | None = None
+    arguments: Annotated[Arguments, OMITTED] = ()
+    #: the names of a selector's values
+    names: Annotated[tuple[str, ...], OMITTED] = ()
+
+    @classmethod
+    def of(cls, one: RelianceRecord) -> "_StoredReliance":
+        member = "yes" if one.member else "no"
+        match one.key:
+            case ("credential", Principal() as issuer, str(record)):
+                return cls("credential", one.condition, member, record, issuer)
+            case ("fact", str(name), tuple(arguments)):
+                return cls("fact", one.condition, member, name, None, arguments)
+            case _:
+                values = selector_values(one.key)
+                return cls("where", one.condition, member, str(one.key[1]), None, tuple(values.values()), tuple(values))
+
+    def reliance(self) -> RelianceRecord:
+        key: SupportKey
+        match self.kind:
+            case "credential":
+                key = ("credential", self.issuer, self.text)
+            case "fact":
+                key = ("fact", self.text, self.arguments)
+            case _:
+                pairs = zip(self.names, self.arguments, strict=True)
+                key = ("where", self.text, *(_typed(name, value) for name, value in pairs))
+        return RelianceRecord(key, self.member == "yes", self.condition)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredCredential(RoleRecord):
+    """A credential record as it is written in an image. `rule` is the number of the activation rule."""
+
+    HEAD: ClassVar = b"record"
+    id: str
+    kind: CredentialKind
+    issuer: Principal
+    name: str
+    arguments: Arguments
+    principal: Principal
+    since: datetime
+    until: datetime | None = None
+    session: Annotated[str, OMITTED] = ""
+    rule: int | None = None
+    relies_on: Annotated[tuple[_StoredReliance, ...], OMITTED] = ()
+    appointer: Principal | None = None
+    domains: Annotated[tuple[Principal, ...], OMITTED] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoleImage(RoleRecord):
+    """The state of an engine: a cache of the fold, so that a long ledger need not be folded again.
+
+    Facts are in the order in which they became true, because activation tries them in this order.
+    """
+
+    HEAD: ClassVar = b"role-state"
+    policy: str
+    names: tuple[tuple[str, Principal], ...]
+    now: datetime
+    count: int
+    sessions: tuple[tuple[str, Principal], ...]
+    facts: tuple[SetFact, ...]
+    records: tuple[_StoredCredential, ...]
+    notices: tuple[tuple[Principal, str], ...]
+    revoked: tuple[tuple[Principal, str], ...]
+    ahead: tuple[tuple[Principal, int], ...]
+
+    def engine(self, domain: Principal) -> RoleEngine:
+        """Return an engine in this state. Raises `MalformedError` if the image does not fit together."""
+        engine = RoleEngine(read_policy(self.policy), domain, dict(self.names))
+        engine.restore(self)
+        return engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ class RoleBookOptions:
         names = self.names.load()
         with self.store() as store:
             book = RoleBook(store.ledger(self.ledger), signer)
-            book.advance(now)
+            book.engine.advance(now)
             yield book, names
 
 
