@@ -341,7 +341,12 @@ class NodeValidity:
         core, now = self._core, self._core.now()
         for data in self._keep.load_statements():
             issuer, values = open_values(data, core.principal)
-            statements = self.book.restore(values, now)
+            try:
+                statements = self.book.restore(values, now)
+            except LimitError as error:
+                # There were not so many issuers at once, unless the clock was wrong. Later statements are refused too.
+                core.note(error)
+                continue
             if self.book.is_over(issuer, now - _FORGOTTEN):
                 self.book.forget(issuer)
                 self._keep.save_statements(issuer, b"")
