@@ -27,6 +27,7 @@ from penstock.authority.decisions.authzen_events import (
     request_word,
 )
 from penstock.authority.decisions.cloud_events import CloudEvent, instant_text, read_event, sign_event
+from penstock.authority.decisions.decision_point import AskRate
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.errors import FailedError, MalformedError
 from penstock.fabric import EmbeddedFabric
@@ -91,8 +92,8 @@ class ForgetsCorrelation(EventDecisionPoint):
 
 
 class AnswersCopies(EventDecisionPoint):
-    def _is_copy(self, *_: object) -> bool:
-        return False
+    def _is_new(self, *_: object) -> bool:
+        return True
 
 
 class SaysTwo(EventDecisionPoint):
@@ -155,6 +156,24 @@ def test_a_silent_point_is_found() -> None:
         "passed": False,
         "problem": "there was no answer",
     }
+
+
+def test_only_a_sender_itself_uses_up_its_rate_and_its_ids() -> None:
+    async def run() -> list[int]:
+        async with events() as transport:
+            rate = AskRate(0.0, 2.0)
+            senders = [PEP.public, OTHER.public]
+            async with EventDecisionPoint(transport, PDP, decide, senders=senders, clock=CLOCK, rate=rate) as point:
+                mine, theirs = (DecisionPointSuite(transport, key, PDP.public, CLOCK) for key in (PEP, OTHER))
+                request = mine.request(question("permit"))
+                # Another sender with the same source and id, before and after.
+                asked = [sign_event(request, key) for key in (OTHER, PEP, OTHER)]
+                asked += [sign_event(mine.request(question("permit")), PEP) for _ in range(2)]
+                found = [len(await theirs.answers(one, most=1, seconds=1)) for one in asked]
+                assert point.counts == {"answers": 3, "copies": 1, "limited": 1}
+                return found
+
+    assert asyncio.run(run()) == [1, 1, 0, 1, 0]
 
 
 # --- enforcement points ----------------------------------------------------------------------------------------------

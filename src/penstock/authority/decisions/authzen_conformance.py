@@ -168,7 +168,7 @@ class DecisionPointSuite(_Suite):
         source = source_of(self.key)
         return CloudEvent(self.random(16).hex(), source, kind, now, written, word, JSON, {"expirytime": until})
 
-    async def _answers(self, event: CloudEvent, *, most: int, seconds: float) -> list[EventMessage]:
+    async def answers(self, event: CloudEvent, *, most: int, seconds: float) -> list[EventMessage]:
         """Send an event, and return what comes as answers."""
         found: list[EventMessage] = []
         word = event.subject or ""
@@ -178,7 +178,7 @@ class DecisionPointSuite(_Suite):
 
     async def ask(self, event: CloudEvent) -> CloudEvent:
         """Sign an event, and return the verified answer."""
-        found = await self._answers(sign_event(event, self.key), most=1, seconds=self.patience)
+        found = await self.answers(sign_event(event, self.key), most=1, seconds=self.patience)
         _need(found, "there was no answer")
         return self.from_peer(read_event(found[0].headers, found[0].data))
 
@@ -188,7 +188,7 @@ class DecisionPointSuite(_Suite):
         return _object(answer.data)
 
     async def _silent(self, event: CloudEvent) -> None:
-        found = await self._answers(event, most=1, seconds=self.silence)
+        found = await self.answers(event, most=1, seconds=self.silence)
         _need(not found, "there was an answer")
 
     async def _permits(self) -> None:
@@ -288,7 +288,7 @@ class DecisionPointSuite(_Suite):
 
     async def _copy(self) -> None:
         signed = sign_event(self.request(question("permit")), self.key)
-        _need(await self._answers(signed, most=1, seconds=self.patience), "there was no answer")
+        _need(await self.answers(signed, most=1, seconds=self.patience), "there was no answer")
         await self._silent(signed)
 
 

@@ -29,6 +29,7 @@ from penstock.authority.decisions.cloud_events import (
     read_instant,
     sign_event,
 )
+from penstock.authority.decisions.decision_point import AskRate, PointSender
 from penstock.authority.decisions.questions import AccessQuestion, read_question
 from penstock.authority.limits import EVENT_COPIES, EVENT_LIFESPAN, EVENT_QUESTIONS, EVENT_SKEW
 from penstock.crypto import PublicKey, Signer
@@ -167,8 +168,8 @@ class EventDecisionPoint:
     """Answers requests. `senders` are the keys that may ask.
 
     For each request, in this order (section 5): (1) it is an event; (2) a sender has signed it; (3) it has not ended,
-    and does not last too long; (4) it is not a copy. Otherwise there is no answer, and only a count. (5) Then it is
-    decided, or answered with an error.
+    and does not last too long; (4) it is not a copy, and the sender has not asked too often. Otherwise there is no
+    answer, and only a count. (5) Then it is decided, or answered with an error.
 
     `unsafe_unsigned` answers requests without a signature too, whoever sent them.
     """
@@ -182,6 +183,7 @@ class EventDecisionPoint:
         senders: Collection[PublicKey],
         clock: Clock | None = None,
         lifetime: float = 5.0,
+        rate: AskRate = AskRate(),  # noqa: B008  # a constant
         random: RandomBytes = secrets.token_bytes,
         unsafe_unsigned: bool = False,
     ) -> None:
@@ -194,7 +196,9 @@ class EventDecisionPoint:
         self._lifetime = timedelta(seconds=lifetime)
         self._random = random
         self._unsigned = unsafe_unsigned
-        self._seen: OrderedDict[tuple[str, str], datetime] = OrderedDict()
+        self._rate = rate
+        #: by the key that signed; all requests without a signature together
+        self._sent: dict[PublicKey | None, PointSender] = {}
         self._listening: AbstractAsyncContextManager[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -219,10 +223,11 @@ class EventDecisionPoint:
                 self.counts["unsent"] += 1
 
     def _accept(self, message: EventMessage, now: datetime) -> CloudEvent | None:
+        sender: PublicKey | None = None
         try:
             received = read_event(message.headers, message.data)  # (1)
             try:
-                request, _ = received.verify(lambda key: key in self._senders)  # (2)
+                request, sender = received.verify(lambda key: key in self._senders)  # (2)
             except RefusedError as error:
                 if error.code != "authzen.unsigned" or not self._unsigned:
                     raise
@@ -237,17 +242,27 @@ class EventDecisionPoint:
         if until > request.time + timedelta(seconds=EVENT_LIFESPAN):
             self.counts["lasting"] += 1
             return None
-        return None if self._is_copy(request, until, now) else request  # (4)
+        return request if self._is_new(sender, request, until) else None  # (4)
 
-    def _is_copy(self, request: CloudEvent, until: datetime, now: datetime) -> bool:
-        while self._seen and (len(self._seen) >= EVENT_COPIES or next(iter(self._seen.values())) < now):
-            self._seen.popitem(last=False)
-        name = (request.source, request.id)
-        if name in self._seen:
+    def _is_new(self, key: PublicKey | None, request: CloudEvent, until: datetime) -> bool:
+        """Return whether a request is not a copy, and its sender may ask so often.
+
+        Copies are those of the same key: nobody can keep others' requests from being answered by using their ids.
+        """
+        now = self._clock.now()
+        sender = self._sent.setdefault(key, PointSender(self._rate.burst, now, OrderedDict()))
+        sender.forget(now)
+        name = f"{request.source}\0{request.id}".encode()
+        if name in sender.seen:
             self.counts["copies"] += 1
-            return True
-        self._seen[name] = until
-        return False
+            return False
+        if not sender.charge(self._rate, now):
+            self.counts["limited"] += 1
+            return False
+        if len(sender.seen) >= EVENT_COPIES:
+            sender.seen.popitem(last=False)
+        sender.seen[name] = until.timestamp()
+        return True
 
     def answer(self, request: CloudEvent, now: datetime) -> CloudEvent:
         """Return the answer to a request, without a signature."""

@@ -90,7 +90,7 @@ class AskRate:
 
 
 @dataclass(slots=True)
-class _Sender:
+class PointSender:
     """A sender: what is left of its rate, and the digests of its requests until they end."""
 
     left: float
@@ -98,6 +98,7 @@ class _Sender:
     seen: "OrderedDict[bytes, float]"
 
     def charge(self, rate: AskRate, now: float) -> bool:
+        """Count a request; return whether the rate allows it."""
         self.left = min(rate.burst, self.left + max(0.0, now - self.then) * rate.per_second)
         self.then = now
         if self.left < 1:
@@ -106,6 +107,7 @@ class _Sender:
         return True
 
     def forget(self, now: float) -> None:
+        """Forget requests that have ended."""
         while self.seen and next(iter(self.seen.values())) < now:
             self.seen.popitem(last=False)
 
@@ -146,7 +148,7 @@ class PolicyDecisionPoint:
         self._rate = rate
         self._links = links
         self._note = note
-        self._senders: OrderedDict[Principal, _Sender] = OrderedDict()
+        self._senders: OrderedDict[Principal, PointSender] = OrderedDict()
         self._reading: TopicSubscription | None = None
         self._coverage: Coverage = None
         self._writer: Publisher | None = None
@@ -287,7 +289,7 @@ class PolicyDecisionPoint:
         request = found.value
         sender = self._senders.get(request.sender)
         if sender is None:
-            sender = self._senders[request.sender] = _Sender(self._rate.burst, now, OrderedDict())
+            sender = self._senders[request.sender] = PointSender(self._rate.burst, now, OrderedDict())
             if len(self._senders) > POINT_SENDERS:
                 self._senders.popitem(last=False)
         self._senders.move_to_end(request.sender)
