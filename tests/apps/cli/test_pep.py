@@ -91,6 +91,17 @@ def test_a_service_answers_over_http_and_a_fabric_by_the_same_policies(penstock:
         assert "doctor" in answer["holds_for"]
         (penstock.folder / "question.json").write_text(json.dumps(question))
         assert penstock.ok(*asking(server, "--request", "question.json", "--timeout", "30s")).out.startswith("✓ Permit")
+        # From one answer follow others.
+        (penstock.folder / "asked.jsonl").write_text(json.dumps(question) + "\n")
+        explaining = [*asking(server, "--after", "asked.jsonl", "--timeout", "30s")]
+        explaining[1] = "explain"
+        bob = (*DOCTOR[:1], "user:bob", *DOCTOR[2:])
+        first, second, third = penstock.ok(*explaining, *bob).out.splitlines()[:3]
+        assert first.startswith("Permit: user bob may read record 7, recycled from one answer: the answer holds for a")
+        assert second.startswith("  Permit for user alice: read record 7, by ed25519:")
+        assert third.startswith("    it holds for every request with ")
+        nothing = penstock(*explaining, *bob[:-1], "subject.role=nurse", "-o", "json")
+        assert (nothing.status, json.loads(nothing.out)) == (1, {"recycled": False})
         # Straight back, and point to point.
         back = ("--straight-back", "127.0.0.1:0")
         assert penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s", *back)).status == 0
@@ -105,7 +116,7 @@ def test_a_service_answers_over_http_and_a_fabric_by_the_same_policies(penstock:
         other = penstock(*asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "200ms", "-o", "json"))
         assert (other.status, json.loads(other.out)) == (1, {"permitted": False, "code": "pep.no-answer"})
         # The decisions are recorded, and policies are followed.
-        assert (penstock.folder / "decisions.jsonl").read_text().count('"endpoint":"fabric"') == 6
+        assert (penstock.folder / "decisions.jsonl").read_text().count('"endpoint":"fabric"') == 10
         new = bundle / "root.new"
         new.write_text(POLICY.format(role="nurse"))
         new.rename(bundle / "root.policy")

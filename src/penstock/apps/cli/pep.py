@@ -19,6 +19,8 @@ from penstock.authority.decisions.enforcement_point import AskPath, EnforcementP
 from penstock.authority.decisions.messages import AccessAnswer
 from penstock.authority.decisions.modes import AnswerMode, AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity, read_question
+from penstock.authority.decisions.recycling import Recycled
+from penstock.authority.decisions.secondary_point import SecondaryPoint, explain_recycled
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.syntax.json.requests import Json, read_json
@@ -219,3 +221,97 @@ def _shown(decision: AskedDecision, *, permitted: bool) -> Iterator[str]:
         found = answer.value
         rests = ", ".join(f"{policy.id} revision {policy.revision}" for policy in found.rests_on) or "no policy"
         yield f"  {found.point.short}: {found.effect}, resting on {rests}, until {found.until:%H:%M:%S} UTC"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pep explain`: how an answer follows from others.
+
+
+@option_class
+class _Explain:
+    question: _Question
+    after: str = option(
+        "--after",
+        required=True,
+        metavar="FILE",
+        help="Ask these questions first, one in each line as AuthZEN writes it; - is standard input.",
+    )
+    key: KeyOptions
+    fabric: FabricOptions
+    timeout: float = option(
+        "--timeout",
+        type=Duration(_LONGEST, above=0.0),
+        default="5s",
+        show_default=True,
+        metavar="DURATION",
+        help="Wait at most this long for each answer, and for a heartbeat of the decision points.",
+    )
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    pep,
+    example="""
+penstock pep explain --after asked.jsonl --fabric nats://localhost:4222 --key pep.key --owner hospital \\
+  --credential points.certs --subject user:bob --action read --resource record:7 --set subject.role=doctor
+""",
+)
+def explain(options: _Explain) -> CommandAnswer:
+    """Show whether an answer follows from other answers, from which, and by which rule.
+
+    The questions in --after are asked, and their answers are kept as a secondary decision point beside an enforcement
+    point keeps them. Then the question is answered from them alone: because it is the same, because of roles or labels
+    if the decision points declare them, or because an answer says for which requests it holds. The exit status is 1 if
+    nothing follows: an enforcement point would ask.
+    """
+    question = options.question.read()
+    data = read_bytes(options.after)
+    with within(options.after):
+        asked = [_line(line) for line in data.splitlines() if line.strip()]
+    key, names = options.key.open(), load_names(options.names.names_file)
+    recycled = asyncio.run(_recycled(options, question, asked, key, names))
+    if recycled is None:
+        error = RefusedError(
+            "pep.not-recycled",
+            "no answer follows from these: an enforcement point would ask",
+            hint="ask more questions with --after; decision points declare roles with `pdp serve --roles`",
+        )
+        return CommandAnswer({"recycled": False}, (), error)
+    derivation = recycled.derivation
+    return CommandAnswer(
+        {
+            "recycled": True,
+            "effect": recycled.effect,
+            "rule": derivation.rule,
+            "over": [*derivation.over],
+            "answers": [{"question": one.question.text, **_answer(one.answer)} for one in derivation.premises],
+        },
+        explain_recycled(question, recycled),
+    )
+
+
+def _line(line: bytes) -> AccessQuestion:
+    found = read_json(line)
+    return read_question(found if isinstance(found, dict) else {})
+
+
+async def _recycled(
+    options: _Explain, question: AccessQuestion, asked: list[AccessQuestion], key: SigningKey, names: NameBook
+) -> Recycled | None:
+    rights = options.fabric.rights(options.fabric.owner_of(names, key.principal))
+    async with options.fabric.opened() as fabric:
+        if fabric is None:
+            raise MalformedError("cli.usage", "there is nobody to ask", hint="give --fabric")
+        async with (
+            SecondaryPoint(fabric, key, rights.may_decide, None) as secondary,
+            EnforcementPoint(fabric, key, rights, timeout=options.timeout, secondary=secondary) as point,
+        ):
+            for one in asked[:1]:
+                # A decision point is followed after its first answer.
+                await point.ask(one)
+                await secondary.followed(options.timeout)
+            for one in asked:
+                await point.ask(one)
+            found = secondary.find(question)
+            return None if found is None else found.recycled

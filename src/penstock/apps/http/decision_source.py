@@ -40,7 +40,8 @@ class BundleSource:
     settings: PointSettings = field(default_factory=PointSettings)
 
     @cached_property
-    def _rests_on(self) -> tuple[PolicyRevision, ...]:
+    def rests_on(self) -> tuple[PolicyRevision, ...]:
+        """The policies that every answer rests on."""
         return (PolicyRevision(self.bundle.root.id, self.bundle.revision, self.bundle.changed),)
 
     @cached_property
@@ -62,7 +63,7 @@ class BundleSource:
     def decide(self, question: AccessQuestion, now: datetime) -> PointDecision:
         """Decide a question and record it. Raises `MalformedError` (`pdp.request`), `FailedError`."""
         outcome = self.service.decide(self.bundle, question)
-        return PointDecision(outcome, self._rests_on, self.settings.recycling, self._holds_for(question, outcome, now))
+        return PointDecision(outcome, self.rests_on, self.settings.recycling, self._holds_for(question, outcome, now))
 
     def _holds_for(self, question: AccessQuestion, outcome: PolicyOutcome, now: datetime) -> str | None:
         plain = outcome.decision in (XacmlDecision.PERMIT, XacmlDecision.DENY) and not outcome.obligations

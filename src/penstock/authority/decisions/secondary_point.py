@@ -306,6 +306,7 @@ class UpdatedCache:
         self._clock, self._steady = settings.clock.now, settings.steady
         self._writer: Publisher | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._joined = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         topics = self._settings.topics
@@ -320,6 +321,12 @@ class UpdatedCache:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._writer is not None:
             await self._writer.close()
+
+    async def followed(self, seconds: float) -> None:
+        """Wait until a decision point that answered is followed, at most for this time of the event loop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._joined.wait()
 
     def find(self, question: AccessQuestion) -> FoundAnswer | None:
         """Return the answer that follows from cached ones, or None. Nothing is recorded."""
@@ -366,6 +373,8 @@ class UpdatedCache:
         value = signed.value
         result, report = self.cache.take(signed, self._clock(), self._steady())  # type: ignore[arg-type]  # no result
         self.counts[result.value] += 1
+        if result is FollowResult.JOIN:
+            self._joined.set()
         if result is FollowResult.LOST and not isinstance(value, UpdateResult):
             self._alarm(f"updates of {value.point.short} are missing, or two have the same number")
         if report is not None and isinstance(value, PolicyUpdate):

@@ -4,8 +4,8 @@ import asyncio
 import ipaddress
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +46,8 @@ from penstock.apps.http.service import (
 from penstock.authority.decisions.coverage import resources
 from penstock.authority.decisions.decision_point import AskRate, PolicyDecisionPoint
 from penstock.authority.decisions.messages import RoleRecycling
-from penstock.errors import MalformedError, RefusedError
+from penstock.authority.decisions.policy_feed import PolicyFeed
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
@@ -130,8 +131,13 @@ class _PointOptions:
         )
 
     @asynccontextmanager
-    async def opened(self, service: DecisionService, *, anyone: bool) -> AsyncIterator[PolicyDecisionPoint | None]:
-        """Answer over the fabric and over links. Raises as their parts, and `RefusedError` (`pdp.open`)."""
+    async def opened(
+        self, service: DecisionService, *, anyone: bool
+    ) -> AsyncIterator[Callable[[Bundle], Awaitable[None]] | None]:
+        """Answer over the fabric and over links, and yield what to call with another bundle.
+
+        Raises as their parts, and `RefusedError` (`pdp.open`).
+        """
         if not self.used():
             yield None
             return
@@ -145,13 +151,15 @@ class _PointOptions:
         owner = self.fabric.owner_of(load_names(self.names.names_file), key.principal)
         rights = self.fabric.rights(owner) if self.fabric.certificates else None
         host, port = _address(self.links) if self.links is not None else ("", 0)
+        source = BundleSource(service, service.bundle, settings)
         async with (
             self.fabric.opened() as fabric,
             AnswerLinks(key, owner, host, port) as links,
+            nullcontext() if fabric is None else PolicyFeed(fabric, key, source.rests_on) as feed,
             PolicyDecisionPoint(
                 fabric,
                 key,
-                BundleSource(service, service.bundle, settings),
+                source,
                 rights=rights,
                 lifetime=self.lifetime,
                 rate=AskRate(self.rate, 2 * self.rate),
@@ -161,7 +169,18 @@ class _PointOptions:
         ):
             said = ", ".join(filter(None, (self.fabric.fabric, links.address)))
             _note(f"{key.principal.short} answers requests over {said}")
-            yield point
+
+            async def changed(bundle: Bundle) -> None:
+                newer = BundleSource(service, bundle, settings)
+                try:
+                    if feed is not None:
+                        # Caches drop what they have before anything is answered by the new revision.
+                        await feed.replace(newer.rests_on)
+                except PenstockError as error:
+                    _note(f"the update could not be sent, caches notice it by the next heartbeat: {error.code}")
+                await point.replace(newer)
+
+            yield changed
 
 
 @option_class
@@ -235,7 +254,8 @@ def serve(options: _Serve) -> None:
     With --fabric the same policies answer requests over publish/subscribe at the same time: the service subscribes to
     what the policies' targets cover, and follows them when they change. Enforcement points believe it if --key is the
     owner's, or has a certificate (`penstock cert issue --decisions OWNER/TYPE:ID --right decide`). It answers those who
-    have a certificate with the right ask in --credential; --anyone answers everybody who signs.
+    have a certificate with the right ask in --credential; --anyone answers everybody who signs. Heartbeats and policy
+    updates let enforcement points recycle answers for as long as they hold (--lifetime).
     """
     host, port = _address(options.listen)
     if options.tokens is None and not options.anyone and not _local(host):
@@ -266,12 +286,7 @@ def serve(options: _Serve) -> None:
         show([json.dumps({"url": url, "revision": revision}) if as_json else f"✓ {url} decides by revision {revision}"])
 
     async def run() -> None:
-        async with options.point.opened(service, anyone=options.anyone) as point:
-
-            async def changed(bundle: Bundle) -> None:
-                if point is not None:
-                    await point.replace(BundleSource(service, bundle, options.point.settings()))
-
+        async with options.point.opened(service, anyone=options.anyone) as changed:
             config = ServiceConfig(host, port, options.bundle, options.watch, tls)
             await RunningService(service, config, _note, changed).run(ready)
 
