@@ -381,12 +381,20 @@ def test_errors_name_the_file(files: Shell) -> None:
 
 
 def test_wrong_use_is_an_error_like_any_other(penstock: Shell) -> None:
-    for line in (("frob",), ("key", "frob"), ("key", "new"), ("key", "new", "--frob"), ("explain",)):
+    for line in (("frob",), ("key", "frob"), ("key", "new"), ("key", "new", "--frob"), ("cert", "verify")):
         ran = penstock(*line)
         assert (ran.status, ran.code) == (2, "cli.usage")
         assert "hint: " in ran.err
         ran = penstock(*line, "-o", "json")
         assert json.loads(ran.err)["error"]["code"] == "cli.usage"
+
+
+def test_explain_says_which_options_to_give(penstock: Shell) -> None:
+    ran = penstock("explain")
+    assert (ran.status, ran.code, "hint: give `--principal`" in ran.err) == (2, "client.environment", True)
+    penstock.ok("key", "new", "me.key", "--name", "me")
+    ran = penstock("explain", "--principal", "me")
+    assert (ran.status, ran.code, "hint: give --type-file, --type or --network" in ran.err) == (2, "cli.resource", True)
 
 
 def test_a_noun_alone_shows_its_verbs(penstock: Shell) -> None:

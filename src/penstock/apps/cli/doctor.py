@@ -321,16 +321,18 @@ async def _check_addresses(
     loaded: LoadedNode, keys: Iterable[Path], bag: Credentials
 ) -> tuple[list[HealthFinding], RevocationCheck]:
     found: list[HealthFinding] = []
-    check = NOT_CHECKED
+    check, limits = NOT_CHECKED, loaded.file.limits.broker
     for peer in loaded.peers:
         if isinstance(peer, PeerAddress):
-            problem = await peer.probe(loaded.network)
+            problem = await peer.probe(loaded.network, limits)
             level = HealthLevel.OK if problem is None else HealthLevel.PROBLEM
             hint = "" if problem is None else "start that broker, or correct `address` in `[[peers]]`"
             message = "answers" if problem is None else problem.message
             found.append(HealthFinding(level, f"peer {peer}", message, hint))
     listen = loaded.file.listen
-    problem = await listen.probe(loaded.network) if listen.port else FailedError("link.unreachable", "it has no port")
+    problem = (
+        await listen.probe(loaded.network, limits) if listen.port else FailedError("link.unreachable", "it has no port")
+    )
     if problem is None:
         asked, check = await _ask_running(loaded, keys, bag)
         found += asked

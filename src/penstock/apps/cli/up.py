@@ -101,7 +101,7 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
     except FailedError as error:
         at = loaded.file.listen
         me = replace(at, principal=key.principal)
-        if error.code == "link.address" and asyncio.run(me.probe(loaded.network)) is None:
+        if error.code == "link.address" and asyncio.run(me.probe(loaded.network, loaded.file.limits.broker)) is None:
             error.message = f"{loaded.names.show(key.principal)} runs already, at {at}"
             error.hint = f"use it, or stop it first; `penstock doctor {quote(options.file)}` says how it is"
         raise

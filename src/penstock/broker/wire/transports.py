@@ -75,12 +75,12 @@ class PeerAddress:
         """Open a link. Raises as `penstock.broker.wire.link.connect`."""
         return await connect_tls(endpoint, self.host, self.port, self.principal)
 
-    async def probe(self, network: NetworkName) -> PenstockError | None:
+    async def probe(self, network: NetworkName, limits: BrokerLimits) -> PenstockError | None:
         """Return why a broker of a network cannot be reached; None if it answers.
 
         The whole handshake is done, with a key of the moment: a broker logs connections that end within it.
         """
-        endpoint = Endpoint(key=new_key(secrets.token_bytes), network=network, limits=BrokerLimits())
+        endpoint = Endpoint(key=new_key(secrets.token_bytes), network=network, limits=limits)
         try:
             async with asyncio.timeout(_PATIENCE):
                 link = await self.call(endpoint)
