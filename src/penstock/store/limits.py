@@ -13,11 +13,12 @@ POLICY_NAME_LENGTH: Final = 128
 class StoreLimits(TrustLimits):
     """Bounds on changes, snapshots and files, and on the certificates in them. Times are in milliseconds."""
 
-    #: a change: length of its ledger's name, of its kind and of its reason, bytes before and after
+    #: a change: length of its ledger's name, of its kind and of its reason, bytes before and after (the largest
+    #: validity statement must fit, or a domain that has revoked many certificates could revoke no more)
     store_name_length: int = 128
     store_kind_length: int = 64
     store_why_length: int = 4_096
-    store_value_bytes: int = 512 << 10
+    store_value_bytes: int = 1 << 20
     #: changes that are added in one batch, and read in one page
     store_batch: int = 10_000
     store_page: int = 500

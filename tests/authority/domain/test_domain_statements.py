@@ -8,14 +8,17 @@ from tests.authority.domain.kit import HOUR, MET, NOW, PITO, SMITH, STRANGER, SU
 from tests.guard.london import V8516
 from tests.trust.kit import refused
 
+from penstock.authority.domain.domain_changes import RecordStatement
 from penstock.authority.domain.domain_ledger import DomainFold, DomainLedger
 from penstock.authority.domain.domain_state import DomainState, IssueRequest, RenewRequest, StatementRequest
 from penstock.authority.domain.holders import complete, holders
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
+from penstock.store.limits import STORE_LIMITS
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
+from penstock.trust.limits import STATEMENT_BYTES, STATEMENT_CERTIFICATES
 from penstock.trust.statement_book import StatementBook
 from penstock.trust.statements import (
     ActiveRevocation,
@@ -151,6 +154,17 @@ def test_more_successors_than_fit_do_not_keep_a_revocation_back(monkeypatch: pyt
     monkeypatch.setattr("penstock.authority.domain.domain_state.STATEMENT_BYTES", 2_000)
     office.revoke(next(iter(office.domain.state.issued.values())).certificate)
     assert successors(office) == []
+
+
+def test_the_largest_statement_can_be_stored() -> None:
+    office = Office()
+    letters = str.maketrans("0189", "bcde")
+    ids = [f"cert:{'a' * 46}{number:06}".translate(letters) for number in range(STATEMENT_CERTIFICATES)]
+    signed = office.domain.state.author(PITO).revoke(NOW, ids)
+    # Successors can fill it up.
+    assert len(signed.to_bytes()) < STATEMENT_BYTES < STORE_LIMITS.store_value_bytes - 4_096
+    assert office.domain._append([RecordStatement(signed.unverified())], PITO.principal, NOW, "", None)
+    office.domain.verify()
 
 
 def test_timed_statements_of_two_services_do_not_overlap() -> None:
