@@ -67,12 +67,7 @@ def format_date(instant: datetime) -> bytes:
 
     Raises `MalformedError` as `in_utc`.
     """
-    moment = in_utc(instant)
-    day = f"{moment.year:04}-{moment.month:02}-{moment.day:02}"
-    text = f"{day}_{moment.hour:02}:{moment.minute:02}:{moment.second:02}"
-    if moment.microsecond:
-        text += f".{moment.microsecond:06}"
-    return text.encode()
+    return in_utc(instant).replace(tzinfo=None).isoformat("_").encode()
 
 
 def instant_key(instant: datetime) -> bytes:
@@ -90,6 +85,8 @@ def in_utc(instant: datetime) -> datetime:
     Raises `MalformedError`: `value.zone` when it has no time zone, `value.range` when UTC needs a year before 1 or
     after 9999.
     """
+    if instant.tzinfo is UTC:
+        return instant
     if instant.utcoffset() is None:
         raise MalformedError("value.zone", "an instant has no time zone", hint="attach one, for example datetime.UTC")
     try:

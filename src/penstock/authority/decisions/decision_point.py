@@ -37,7 +37,7 @@ from penstock.fabric.tasks import in_background, report
 from penstock.model.principals import Principal
 from penstock.policy.language.results import DecisionStatus, PolicyOutcome, XacmlDecision
 from penstock.trust.capabilities import DecisionRight
-from penstock.trust.signed import UnverifiedValue, sign_value
+from penstock.trust.signed import UnverifiedValue, signed_bytes
 
 #: answers and requests of one key that may wait for a reader: one question may have several points and senders
 QOS: Final = Qos(history=1_000)
@@ -334,4 +334,4 @@ class PolicyDecisionPoint:
             decided.recycling if plain else None,
             decided.holds_for if plain else None,
         )
-        return sign_value(answer, self._key).to_bytes()
+        return signed_bytes(answer, self._key)

@@ -40,7 +40,7 @@ from penstock.fabric import Clock, Fabric, Publisher, RandomBytes, Sample, Syste
 from penstock.fabric.tasks import waited_for
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import DecisionRight
-from penstock.trust.signed import SignedValue, sign_value
+from penstock.trust.signed import SignedValue, signed_bytes
 
 #: numbers of requests begin at random, so that two points with one key do not send the same request
 _NUMBER_BYTES: Final = 6
@@ -222,7 +222,7 @@ class EnforcementPoint:
         request = AccessRequest(
             question, self._key.principal, self._number, self._now(), max(1, round(self._timeout * 1000)), reply_to
         )
-        return sign_value(request, self._key).to_bytes()
+        return signed_bytes(request, self._key)
 
     async def _send(self, request: bytes, key: str) -> None:
         if self._writer is not None:
