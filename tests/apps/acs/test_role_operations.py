@@ -14,7 +14,7 @@ from tests.guard.london import MALLORY, MET, NOW, PITO, SMITH, SUSPECT, V8516, n
 
 from penstock.apps.acs.client import DomainClient
 from penstock.apps.acs.role_notices import NoticeSender
-from penstock.apps.acs.service import DomainService, DomainServiceSettings
+from penstock.apps.acs.service import DomainService, DomainServiceSettings, RunningDomainService, ServicePlace
 from penstock.apps.http.server import Bounds, HttpService
 from penstock.authority.domain.domain_changes import AddMember, MemberKind
 from penstock.authority.domain.domain_ledger import DomainLedger
@@ -22,7 +22,7 @@ from penstock.authority.domain.domain_state import DomainRequest, RegisterReques
 from penstock.authority.role_book import RoleBook
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
-from penstock.errors import FailedError, PenstockError
+from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.roles.engine import (
     AcceptCredential,
@@ -249,3 +249,13 @@ def test_a_request_is_applied_once_by_all_services() -> None:
             assert len([*RoleBook(court.ledger).engine.records()]) == 1
 
     asyncio.run(run())
+
+
+def test_privileges_that_cannot_be_capabilities_are_noted_once() -> None:
+    lines: list[str] = []
+    met = Domain(MET, "met")
+    running = RunningDomainService(met.service, ServicePlace("127.0.0.1", 0), lines.append)
+    for problems in ((), ("a",), ("a",), ("a", "b"), (), ("a",)):
+        met.service.role_problems = tuple(RefusedError("acs.role-predicate", one) for one in problems)
+        running._note_role_problems()
+    assert [line[0] for line in lines] == ["a", "b", "a"]

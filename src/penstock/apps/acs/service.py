@@ -186,7 +186,7 @@ class DomainService:
                 self.follow_roles()
             except PenstockError as error:
                 # The change is stored; the service tries this again by itself.
-                self.role_problems = (*self.role_problems, error)
+                self.role_problems = (error,)
         return data
 
     def _tell(self) -> None:
@@ -308,6 +308,8 @@ class RunningDomainService:
         self._push = push
         self.http = HttpService(service.answer, _BOUNDS, "acs.listen", service.admit)
         self._ended = asyncio.Event()
+        #: what was wrong with roles when they were last followed
+        self._problems: list[str] = []
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Run until a signal ends it. Raises `FailedError` (`acs.listen`)."""
@@ -332,6 +334,7 @@ class RunningDomainService:
             try:
                 renewed = await self.service.do(self.service.renew)
                 await self.service.do(self.service.follow_roles)
+                self._note_role_problems()
                 await self.service.do(self.service.state_validity)
                 if renewed:
                     self._note(f"renewed {renewed} certificates")
@@ -340,6 +343,14 @@ class RunningDomainService:
             except PenstockError as error:
                 self._note(str(error))
             await asyncio.sleep(_BEAT)
+
+    def _note_role_problems(self) -> None:
+        """Note privileges that cannot be capabilities, each once."""
+        problems = [str(error) for error in self.service.role_problems]
+        for line in problems:
+            if line not in self._problems:
+                self._note(line)
+        self._problems = problems
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, what: dict[str, object]) -> None:
         error = what.get("exception")
