@@ -1,4 +1,4 @@
-"""An enforcement point: the ten steps, whom it believes, and that nothing is permitted without an answer."""
+"""An enforcement point: the ten steps, which points it believes, and that nothing is permitted without an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -344,7 +344,7 @@ class NodeValidity:
             try:
                 statements = self.book.restore(values, now)
             except LimitError as error:
-                # There were not so many issuers at once, unless the clock was wrong. Later statements are refused too.
+                # There were not so many issuers together, unless the clock was wrong. Later statements are refused too.
                 core.note(error)
                 continue
             if self.book.is_over(issuer, now - _FORGOTTEN):
