@@ -56,7 +56,7 @@ footer{margin-top:3rem;color:var(--soft);font-size:.8rem;overflow-wrap:anywhere}
 @media(max-width:40rem){main{padding:1.25rem .9rem 3rem}dl{gap:.5rem}dl div{flex:1 1 40%;min-width:0}
 .bars div{grid-template-columns:1fr}.bars bdi{text-align:left}.flows{font-size:.75rem;line-height:1.15}
 .box{font-size:.7rem;line-height:1.1;padding:0 .2rem}th,td{padding-right:.7rem}.wide thead{display:none}
-caption{white-space:normal}.wide,.wide tbody{display:block}
+caption{white-space:normal}.wide,.wide :is(caption,tbody){display:block}
 .wide tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
 .wide td{display:grid;grid-template-columns:7rem 1fr;padding:.05rem 0;border:0;text-align:left;overflow-wrap:anywhere}
 .wide td::before{content:attr(data-of);color:var(--soft)}}

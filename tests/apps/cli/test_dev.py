@@ -29,6 +29,11 @@ def test_lines_change_rights(penstock: Shell) -> None:
     changes = [line.partition(":")[0] for line in shown if line.startswith("✓")]
     assert changes == ["✓ planner now sees nothing", "✓ billing now sees power"]
     assert "planner sees nothing already" in shown
+    learnt = sorted(line for line in shown if "learns from its broker" in line)
+    assert learnt == [
+        "billing learns from its broker: its subscription is restricted in another way",
+        "planner learns from its broker: its subscription may receive nothing any more, and waits",
+    ]
     assert any(line.startswith("unknown command `moon`") for line in shown)
     # What comes after `quit` is not carried out.
     assert shown[-1].startswith("1 published; control-room received ")
@@ -44,6 +49,7 @@ def test_programs_get_lines_of_json(penstock: Shell) -> None:
     assert found["published"]["values"] == {"meter": "M-11", "region": "north", "power": 0.5}
     changed = found["changed"]
     assert (changed["reader"], changed["attributes"], changed["where"]) == ("planner", list(ALL), "region = 'north'")
+    assert found["notice"] == {"event": "notice", "reader": "planner", "change": "restricted", "code": None}
     assert found["problem"]["code"].startswith("selector.")
     assert (lines[-1]["event"], lines[-1]["published"]) == ("ended", 1)
 

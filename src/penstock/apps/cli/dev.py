@@ -21,13 +21,15 @@ from penstock.apps.cli.shared.options import Duration
 from penstock.apps.cli.shared.session import CommandSession, say
 from penstock.apps.cli.shared.terminal import LivePart, grid_table, live
 from penstock.apps.node.dev_network import DevNetwork, DevReader, ReadRight, dev_network
+from penstock.broker.client.client import RightNotice
 from penstock.errors import MalformedError, PenstockError, did_you_mean, printable
 from penstock.model.values import Scalar
+from penstock.trust.refusals import RightChange
 
 _HELP: Final = (
     "hide READER ATTRIBUTE, show READER ATTRIBUTE, where READER [SELECTOR], revoke READER, grant READER, publish, quit"
 )
-_NOTES: Final = 6
+_NOTES: Final = 8
 #: columns of a terminal in which the whole table fits
 _WIDE: Final = 76
 _NORTH: Final = "region = 'north'"
@@ -71,7 +73,7 @@ def dev(session: CommandSession, options: _Dev) -> None:
     view: _View = _JsonView() if wants_data() else _LiveView() if on_screen else _LineView()
 
     async def run(stop: asyncio.Event) -> None:
-        async with dev_network(session.random, view.event) as net:
+        async with dev_network(session.random, view.event, view.right) as net:
             lines: asyncio.Queue[str] = asyncio.Queue()
             with _commands(view, lines), view.showing(net):
                 _schedule(lines, options.every)
@@ -186,6 +188,9 @@ class _View(Protocol):
     def changed(self, reader: DevReader, seconds: float) -> None:
         """Show a change of rights."""
 
+    def right(self, reader: DevReader, notice: RightNotice) -> None:
+        """Show what a reader's client has learnt about its right."""
+
     def problem(self, error: PenstockError) -> None:
         """Show what is wrong with a command."""
 
@@ -210,6 +215,10 @@ class _JsonView:
 
     def changed(self, reader: DevReader, seconds: float) -> None:
         self._say("changed", reader=reader.name, **self._right(reader), milliseconds=round(seconds * 1000, 1))
+
+    def right(self, reader: DevReader, notice: RightNotice) -> None:
+        code = None if notice.refusal is None else notice.refusal.code
+        self._say("notice", reader=reader.name, change=str(notice.change), code=code)
 
     def problem(self, error: PenstockError) -> None:
         self._say("problem", code=error.code, message=error.message, hint=error.hint)
@@ -243,6 +252,9 @@ class _LineView:
     def changed(self, reader: DevReader, seconds: float) -> None:
         say(_change(reader, seconds))
 
+    def right(self, reader: DevReader, notice: RightNotice) -> None:
+        say(_notice(reader, notice))
+
     def problem(self, error: PenstockError) -> None:
         say(f"{error.message}. {error.hint}")
 
@@ -273,14 +285,17 @@ class _LiveView:
             mark = "▶" if number == self.chosen else ""
             cells = self._cells(names, reader.last or {})
             rows.append((mark, reader.name, reader.organisation, f"sees {reader.right}", str(reader.events), *cells))
+        toggles = "  ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+        keys = ("Keys: tab next reader", toggles, "n north only", "r revoke   g grant   q quit")
         if shutil.get_terminal_size().columns >= _WIDE:
             yield grid_table(("", "who", "of", "right", "events", *names), rows)
+            yield ""
+            yield "   ".join(keys)
         else:
             yield grid_table(("who", "events", *names), [(f"{row[0] or ' '}{row[1]}", *row[4:]) for row in rows])
             yield from (f"{who} of {organisation} {right}" for _, who, organisation, right, *_ in rows)
-        yield ""
-        toggles = "  ".join(f"{number} {name}" for number, name in enumerate(names, 1))
-        yield f"Keys: tab next reader   {toggles}   n north only   r revoke   g grant   q quit"
+            yield ""
+            yield from keys
         yield from self.notes
 
     @staticmethod
@@ -309,6 +324,9 @@ class _LiveView:
     def changed(self, reader: DevReader, seconds: float) -> None:
         self.notes.append(_change(reader, seconds))
 
+    def right(self, reader: DevReader, notice: RightNotice) -> None:
+        self.notes.append(_notice(reader, notice))
+
     def problem(self, error: PenstockError) -> None:
         self.notes.append(f"✗ {error.message}. {error.hint}")
 
@@ -330,6 +348,15 @@ def _change(reader: DevReader, seconds: float) -> str:
     if not seconds:
         return f"{reader.name} sees {reader.right} already"
     return f"✓ {reader.name} now sees {reader.right}: enforced by both brokers after {seconds * 1000:.0f} ms"
+
+
+def _notice(reader: DevReader, notice: RightNotice) -> str:
+    learnt = {
+        RightChange.WITHDRAWN: "its subscription may receive nothing any more, and waits",
+        RightChange.RESTRICTED: "its subscription is restricted in another way",
+        RightChange.RESTORED: "its subscription may receive events again",
+    }
+    return f"{reader.name} learns from its broker: {learnt[notice.change]}"
 
 
 def _totals(net: DevNetwork) -> str:

@@ -1,8 +1,9 @@
 """The network that `penstock dev` runs: two organisations, each with a broker, and clients that see different things.
 
 `grid` owns the type of meter readings. Its `meter` publishes them at grid's broker. `control-room` reads at the same
-broker, `billing` and `planner` at the city's. Rights change as in production: the owner signs a policy event that
-grants the new certificate and revokes the old one, and both brokers acknowledge it.
+broker, `billing` and `planner` at the city's. Readers watch their rights, and may ask how they are restricted. Rights
+change as in production: the owner signs a policy event that grants the new certificate and revokes the old one, and
+both brokers acknowledge it.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from itertools import count
 from typing import Final
 
 from penstock.apps.node.starter import Grantor, reading_type
-from penstock.broker.client.client import Client, Feed, connect
+from penstock.broker.client.client import Client, Feed, RightNotice, connect
 from penstock.broker.core.settings import NodeSettings
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
@@ -76,13 +77,23 @@ class DevReader:
 OnEvent = Callable[[DevReader | None, Mapping[str, Scalar]], None]
 """Receives each event: the reader that has received it, or None for the publisher."""
 
+OnRight = Callable[[DevReader, RightNotice], None]
+"""Receives what a reader's client learns about its right."""
+
 
 class DevNetwork:
     """A running network; `dev_network` makes one."""
 
-    def __init__(self, random: RandomBytes, clock: Callable[[], datetime], on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        random: RandomBytes,
+        clock: Callable[[], datetime],
+        on_event: OnEvent,
+        on_right: OnRight = lambda _reader, _notice: None,
+    ) -> None:
         self._clock = clock
         self._on_event = on_event
+        self._on_right = on_right
         self._keys = {name: new_key(random) for name in (OWNER, NEIGHBOUR, *_BROKERS.values(), METER, *_READERS)}
         self.name = NetworkName(self._keys[OWNER].principal, _NETWORK)
         self._signed = reading_type(self._keys[OWNER])
@@ -111,6 +122,7 @@ class DevNetwork:
         self._feed = await meter.advertise(self._signed)
         for reader in self.readers.values():
             client = await stack.enter_async_context(self._client(reader.name, reader.organisation))
+            await client.watch_rights(partial(self._right_changed, reader))
             await client.subscribe(self._signed, callback=partial(self._received, reader))
 
     async def publish(self) -> Mapping[str, Scalar]:
@@ -167,6 +179,7 @@ class DevNetwork:
         found.append(self._grants.on_types(who[_BROKERS[OWNER]], Right.STAMP))
         found.append(self._grants.on_type(self.type, who[METER], Right.PUBLISH))
         for reader in self.readers.values():
+            found.append(self._grants.on_type(self.type, who[reader.name], Right.RESTRICTIONS))
             reader.certificate = self._certificate(reader, reader.right)
             found.append(reader.certificate)
         return found
@@ -214,6 +227,12 @@ class DevNetwork:
         reader.last = {name: event[name] for name in self.type.by_name}
         self._on_event(reader, reader.last)
 
+    def _right_changed(self, reader: DevReader, notice: RightNotice) -> None:
+        if notice.refusal is not None:
+            # What it saw last is not what it sees.
+            reader.last = None
+        self._on_right(reader, notice)
+
     async def _complete(self) -> None:
         """Wait until both brokers have acknowledged the last policy event."""
         while not _is_complete(await self._owner.status(), self._author):
@@ -234,11 +253,12 @@ class DevNetwork:
 async def dev_network(
     random: RandomBytes,
     on_event: OnEvent = lambda _reader, _values: None,
+    on_right: OnRight = lambda _reader, _notice: None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncIterator[DevNetwork]:
     """Run the network. Raises `FailedError` (`dev.not-started`)."""
     async with AsyncExitStack() as stack:
-        made = DevNetwork(random, clock, on_event)
+        made = DevNetwork(random, clock, on_event, on_right)
         await made.start(stack)
         yield made
 
