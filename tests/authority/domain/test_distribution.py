@@ -68,6 +68,37 @@ def test_a_broker_that_comes_late_receives_what_counts() -> None:
     asyncio.run(whole())
 
 
+def test_withdrawals_go_first_and_nothing_is_signed_twice() -> None:
+    office = Office()
+    first = office.issue(CCS)
+    sent: list[bool] = []
+
+    class Counting:
+        public, principal = PITO.public, PITO.principal
+
+        def sign(self, message: bytes) -> bytes:
+            sent.append(b"credentials" not in message)
+            return PITO.sign(message)
+
+    async def whole() -> None:
+        clock = ManualClock(NOW.timestamp())
+        async with EmbeddedFabric(clock=clock) as fabric:
+            push = CapabilityPush(fabric, clock, Counting())
+            office.revoke(first)
+            for key in (MET, SMITH):
+                office.issue(key)
+            assert await push.push(office.domain.state) == 3
+            assert sent == [True, False, False]
+            await clock.advance(AGAIN)
+            assert await push.push(office.domain.state) == 3
+            assert len(sent) == 3
+            broker = feed(fabric)
+            async with broker:
+                await until(lambda: len(broker.credentials) == 2)
+
+    asyncio.run(whole())
+
+
 def test_only_the_domain_is_believed() -> None:
     office = Office()
     mine, other = office.issue(CCS), office.issue(MET)

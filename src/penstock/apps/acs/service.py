@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -22,7 +23,7 @@ from penstock.apps.acs.message_signatures import RequestSigner, verify_body, ver
 from penstock.apps.acs.openapi import acs_document
 from penstock.apps.acs.operations import OPERATIONS, ApiCall, ApiOperation
 from penstock.apps.http.server import JSON, Bounds, HttpRequest, HttpResponse, HttpService, refused
-from penstock.authority.domain.distribution import CapabilityPush
+from penstock.authority.domain.distribution import CapabilityPush, announced
 from penstock.authority.domain.domain_changes import RevokeIssued
 from penstock.authority.domain.domain_ledger import ANSWERED, APPLIED, DomainLedger
 from penstock.authority.domain.domain_state import (
@@ -318,15 +319,19 @@ class RunningDomainService:
         await self.http.start(self._place.host, self._place.port, self._place.tls)
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._ended.set)
-        beating = keep_running("renewing and pushing capabilities", self._beat)
+        tasks = [keep_running("renewing capabilities", self._beat)]
+        if self._push is not None:
+            # Beside the renewals: for a token, many signatures take minutes.
+            tasks.append(keep_running("pushing capabilities", partial(self._push_changes, self._push)))
         try:
             ready(self.http.port)
             await self._ended.wait()
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.http.stop()
 
     async def _beat(self) -> None:
@@ -338,8 +343,16 @@ class RunningDomainService:
                 await self.service.do(self.service.state_validity)
                 if renewed:
                     self._note(f"renewed {renewed} certificates")
-                if self._push is not None:
-                    await self._push.push(self.service.domain.state)
+            except PenstockError as error:
+                self._note(str(error))
+            await asyncio.sleep(_BEAT)
+
+    async def _push_changes(self, push: CapabilityPush) -> None:
+        service = self.service
+        while True:
+            try:
+                # Under the lock of the service, because other threads change the state.
+                await push.send(await service.do(lambda: announced(service.domain.state)))
             except PenstockError as error:
                 self._note(str(error))
             await asyncio.sleep(_BEAT)

@@ -13,11 +13,11 @@ A certificate that arrives grants nothing by itself: brokers reduce it like any 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Annotated, ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Self, TypeAlias
 
 from penstock.authority.domain.domain_changes import check_certificate_id
 from penstock.authority.domain.domain_state import DomainState, unverified
@@ -59,6 +59,16 @@ class CapabilityAnnouncement(Claim):
     credentials: Annotated[UnverifiedCredentials | None, _CREDENTIALS] = field(default=None, repr=False)
 
 
+PushedCapability: TypeAlias = tuple[str, bool]
+"""The id of a certificate, and whether it was withdrawn."""
+
+
+def announced(state: DomainState) -> dict[PushedCapability, Certificate | None]:
+    """Return what brokers should know: the certificates that count, and which ones were withdrawn."""
+    found: dict[PushedCapability, Certificate | None] = {(one.id, False): one for one in state.credentials}
+    return found | {(id_, True): None for id_ in state.revoked}
+
+
 class CapabilityPush:
     """The service's end of the topic. `push` sends what is new, and what was withdrawn."""
 
@@ -66,35 +76,38 @@ class CapabilityPush:
         self._clock = clock
         self._signer = signer
         self._sending = Sending(fabric, capabilities_topic(signer.principal), note)
-        self._sent: set[str] = set()
-        self._withdrawn: set[str] = set()
+        #: what was sent: ids, and whether the certificate was withdrawn
+        self._sent: set[PushedCapability] = set()
+        #: signed announcements, which are sent again as they are: a token takes its time for each signature
+        self._signed: dict[PushedCapability, bytes] = {}
         self._all_at = clock.now()
 
     async def push(self, state: DomainState) -> int:
-        """Send the differences since the last call, and now and then everything. Return how many were sent.
+        """Send the differences since the last call, and now and then everything. Return how many were sent."""
+        return await self.send(announced(state))
 
-        Announcements that could not be sent are sent with the next call.
+    async def send(self, wanted: Mapping[PushedCapability, Certificate | None]) -> int:
+        """Send announcements as `push` does, withdrawals first.
+
+        Those that could not be sent are sent with the next call.
         """
         if self._clock.now() - self._all_at >= AGAIN:
             self._all_at = self._clock.now()
             self._sent.clear()
-            self._withdrawn.clear()
-        current = {certificate.id: certificate for certificate in state.credentials}
-        before = len(self._sent) + len(self._withdrawn)
-        for id_ in sorted(current.keys() - self._sent):
-            if await self._send(id_, current[id_]):
-                self._sent.add(id_)
-        for id_ in sorted(state.revoked.keys() - self._withdrawn):
-            if await self._send(id_, None):
-                self._withdrawn.add(id_)
-        return len(self._sent) + len(self._withdrawn) - before
+        self._signed = {key: data for key, data in self._signed.items() if key in wanted}
+        before = len(self._sent)
+        for key in sorted(wanted.keys() - self._sent, key=lambda key: (not key[1], key[0])):
+            if await self._sending.send(key[0].removeprefix("cert:"), await self._announcement(key, wanted[key])):
+                self._sent.add(key)
+        return len(self._sent) - before
 
-    async def _send(self, id_: str, certificate: Certificate | None) -> bool:
-        bag = None if certificate is None else unverified(Credentials.of(certificate))
-        now = instant(self._clock).replace(microsecond=0)
-        said = CapabilityAnnouncement(self._signer.principal, id_, now, bag)
-        signed = await asyncio.to_thread(sign_value, said, self._signer)
-        return await self._sending.send(id_.removeprefix("cert:"), signed.to_bytes())
+    async def _announcement(self, key: PushedCapability, certificate: Certificate | None) -> bytes:
+        if key not in self._signed:
+            bag = None if certificate is None else unverified(Credentials.of(certificate))
+            now = instant(self._clock).replace(microsecond=0)
+            said = CapabilityAnnouncement(self._signer.principal, key[0], now, bag)
+            self._signed[key] = (await asyncio.to_thread(sign_value, said, self._signer)).to_bytes()
+        return self._signed[key]
 
 
 class CapabilityFeed:
