@@ -12,7 +12,7 @@ from penstock.authority.decisions.links import TakeMessage
 from penstock.authority.limits import ANSWER_BYTES
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.link import Endpoint, Link, Listener, connect, listen
-from penstock.codec.wire import encode
+from penstock.codec.wire import Wire, encode
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError
 from penstock.fabric.tasks import in_background
@@ -121,9 +121,15 @@ class AnswerLinks:
             if link.ended is None:
                 link.post(encode(data), eager=True)
 
-        async for message in link:
+        def take(message: Wire) -> bool:
             if self._take is not None and isinstance(message, bytes) and len(message) <= ANSWER_BYTES:
                 self._take(link.peer.principal, message, reply)
+            return True
+
+        while True:
+            # A message that arrives alone is handled where it arrives, without waking this task.
+            for message in await link.receive(take):
+                take(message)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -288,6 +288,53 @@ def test_too_few_answers_are_refused() -> None:
     run(test)
 
 
+def test_a_mode_does_not_wait_beyond_the_timeout() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("newest:9"), timeout=1.0)
+        for expected in ("Permit", "pep.no-answer"):
+            async with asking(point) as task:
+                if expected == "Permit":
+                    await service.say(answer())
+                await service.clock.advance(0.9)
+                assert not task.done()
+                await service.clock.advance(0.2)
+                assert task.done()
+                error = task.exception()
+                assert (error.code if isinstance(error, RefusedError) else task.result().effect) == expected
+
+    run(test)
+
+
+class Blocked(EmbeddedFabric):
+    """A fabric on which nothing can be sent."""
+
+    async def carry(self, topic: Any, sample: Any) -> None:
+        """Wait for good."""
+        await asyncio.Event().wait()
+
+
+def test_a_request_that_cannot_be_sent_keeps_nobody() -> None:
+    async def whole() -> None:
+        async with (
+            asyncio.timeout(60),
+            Blocked() as fabric,
+            EnforcementPoint(fabric, PEP, rights_of(), timeout=0.05) as point,
+        ):
+            with refused("pep.unreachable"):
+                await point.ask(QUESTION)
+        async with (
+            Blocked() as fabric,
+            EnforcementPoint(fabric, PEP, rights_of()) as point,
+            asking(point) as first,
+            asking(point) as second,
+        ):
+            first.cancel()
+            with refused("pep.unreachable"):
+                await second
+
+    asyncio.run(whole())
+
+
 def test_a_closed_point_refuses() -> None:
     async def test(service: Service) -> None:
         point = await service.point()

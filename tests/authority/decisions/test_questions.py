@@ -18,8 +18,10 @@ from penstock.policy.language.requests import SUBJECT, key_of
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES
-VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
-PROPERTIES = st.dictionaries(NAMES, VALUES, max_size=3)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=4
+)
+PROPERTIES = st.dictionaries(NAMES, VALUES, max_size=2)
 ENTITIES = st.builds(Entity, NAMES, NAMES, PROPERTIES)
 ACTIONS = st.builds(Entity, st.just(""), NAMES, PROPERTIES)
 QUESTIONS = st.builds(AccessQuestion, ENTITIES, ACTIONS, ENTITIES, PROPERTIES)

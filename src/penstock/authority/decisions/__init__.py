@@ -1,7 +1,7 @@
 """Decisions over publish/subscribe: enforcement points ask, decision points answer, and neither knows the other.
 
 - `questions` has the question whether a subject may perform an action on a resource, and the facts that policies see.
-- `messages` has the signed requests and answers.
+- `messages` has the signed requests and answers, `message_bytes` writes and reads the usual ones quickly.
 - `recycling` answers questions from the answers that a decision point gave before.
 - `updates` has the signed changes of policies and heartbeats by which cached answers stay consistent.
 - `coverage` says which requests a decision point subscribes to: patterns, exact tuples, or what its policies cover.

@@ -18,6 +18,7 @@ from typing import Final, Protocol, Self, TypeAlias
 
 from penstock.authority.decisions.coverage import Coverage, answer_key
 from penstock.authority.decisions.links import LinkReply, PointLinks
+from penstock.authority.decisions.message_bytes import answer_bytes, request_from_bytes
 from penstock.authority.decisions.messages import (
     AccessAnswer,
     AccessRequest,
@@ -25,7 +26,6 @@ from penstock.authority.decisions.messages import (
     PolicyRevision,
     RecyclingClass,
     duties_of,
-    read_request,
 )
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
@@ -37,7 +37,7 @@ from penstock.fabric.tasks import in_background, report
 from penstock.model.principals import Principal
 from penstock.policy.language.results import DecisionStatus, PolicyOutcome, XacmlDecision
 from penstock.trust.capabilities import DecisionRight
-from penstock.trust.signed import UnverifiedValue, signed_bytes
+from penstock.trust.signed import UnverifiedValue
 
 #: answers and requests of one key that may wait for a reader: one question may have several points and senders
 QOS: Final = Qos(history=1_000)
@@ -256,7 +256,7 @@ class PolicyDecisionPoint:
         """Return a request that is to be answered; see the module for the order of checks."""
         self.counts["requests"] += 1
         try:
-            found = read_request(data)
+            found = request_from_bytes(data)
         except PenstockError as error:
             self._drop("malformed", error)
             return None
@@ -334,4 +334,4 @@ class PolicyDecisionPoint:
             decided.recycling if plain else None,
             decided.holds_for if plain else None,
         )
-        return signed_bytes(answer, self._key)
+        return answer_bytes(answer, self._key)

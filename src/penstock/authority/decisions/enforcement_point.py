@@ -18,7 +18,7 @@ the mode compares nothing. Without a decision in time `ask` raises: nothing is p
 import asyncio
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,8 @@ from typing import Any, Final, Self
 from penstock.authority.decisions.coverage import answer_key, request_key
 from penstock.authority.decisions.decision_point import TOPICS, DecisionTopics, Note, quiet
 from penstock.authority.decisions.links import LinkReply, PointLinks
-from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, PolicyRevision, read_answer
+from penstock.authority.decisions.message_bytes import answer_from_bytes, request_bytes
+from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, PolicyRevision
 from penstock.authority.decisions.modes import FIRST, AnswerMode, AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
@@ -37,10 +38,10 @@ from penstock.authority.limits import PEP_ANSWERS, PEP_POLICIES, PEP_QUESTIONS, 
 from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
-from penstock.fabric.tasks import waited_for
+from penstock.fabric.tasks import in_background, waited_for
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import DecisionRight
-from penstock.trust.signed import SignedValue, signed_bytes
+from penstock.trust.signed import SignedValue
 
 #: numbers of requests begin at random, so that two points with one key do not send the same request
 _NUMBER_BYTES: Final = 6
@@ -64,18 +65,21 @@ class PointAddress:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A question that waits for answers."""
+    """A question that waits for answers, and the callers that wait for the decision."""
 
     question: AccessQuestion
+    callers: "set[asyncio.Future[AskedDecision]]" = field(default_factory=set)
     answers: dict[Principal, SignedValue[AccessAnswer]] = field(default_factory=dict)
     #: the digests of bytes that were looked at
     seen: set[int] = field(default_factory=set)
     #: why answers did not count, by code
     dropped: Counter[str] = field(default_factory=Counter)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    #: how many callers wait, and what they share
-    callers: int = 0
-    task: "asyncio.Future[AskedDecision] | None" = None
+    #: whether the request was sent
+    sent: bool = False
+    #: how many answers are enough
+    enough: int = PEP_ANSWERS
+    #: ends what runs when time is over
+    stop: Callable[[], object] = lambda: None
 
 
 class EnforcementPoint:
@@ -113,6 +117,8 @@ class EnforcementPoint:
         self._path = path
         self._mode = mode
         self._timeout = min(timeout, REQUEST_LIFESPAN / 1000)
+        #: seconds until the answers are looked at, if not enough have come before
+        self._soon = self._timeout if mode.wait is None else min(mode.wait, self._timeout)
         self._topics = topics
         self._clock = clock or SystemClock()
         self._links = links
@@ -124,7 +130,7 @@ class EnforcementPoint:
         self._newest: OrderedDict[str, PolicyRevision] = OrderedDict()
         self._reading: TopicSubscription | None = None
         self._writer: Publisher | None = None
-        self._sending: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Self:
         if self._path is not AskPath.FABRIC and self._links is not None:
@@ -141,11 +147,11 @@ class EnforcementPoint:
 
     async def close(self) -> None:
         """Stop asking; questions that wait are refused."""
-        tasks: list[asyncio.Future[Any]] = [*self._sending]
-        tasks += (waiting.task for waiting in self._waiting.values() if waiting.task is not None)
-        for task in tasks:
+        for waiting in [*self._waiting.values()]:
+            self._finish(waiting, RefusedError("pep.closed", "the enforcement point was closed", hint="open it again"))
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reading is not None:
             await self._reading.close()
         if self._writer is not None:
@@ -163,49 +169,95 @@ class EnforcementPoint:
             if recycled is not None:
                 self.counts["recycled"] += 1
                 return AskedDecision(recycled.effect, (), derivation=recycled.derivation)
+        caller: asyncio.Future[AskedDecision] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.get(question.digest)
-        if waiting is None or waiting.task is None:
+        if waiting is not None:
+            self.counts["shared"] += 1
+            waiting.callers.add(caller)
+        else:
             if len(self._waiting) >= PEP_QUESTIONS:
                 raise LimitError("pep.limit", f"{PEP_QUESTIONS} questions wait for an answer", hint="ask later")
+            request = self._request(question)
             self.counts["requests"] += 1
-            waiting = self._waiting[question.digest] = _Waiting(question)
-            waiting.task = waited_for(self._ask(waiting))
-        else:
-            self.counts["shared"] += 1
-        waiting.callers += 1
+            waiting = _Waiting(question, {caller}, enough=self._mode.answers or PEP_ANSWERS)
+            self._waiting[question.digest] = waiting
+            self._after(waiting, self._soon)
+            await self._send_for(waiting, request, caller)
         try:
-            # The request goes on for the others if this caller is cancelled.
-            return await asyncio.shield(waiting.task)
-        except asyncio.CancelledError:
-            if waiting.task.cancelled():
-                raise RefusedError("pep.closed", "the enforcement point was closed", hint="open it again") from None
+            return await caller
+        finally:
+            waiting.callers.discard(caller)
+            if not waiting.callers:
+                self._finish(waiting)  # if it waits still, nobody wants the answer any more
+
+    async def _send_for(self, waiting: _Waiting, request: bytes, caller: "asyncio.Future[AskedDecision]") -> None:
+        """Send the request for all that wait. If it fails, or this caller is cancelled, the others get the error."""
+        question = waiting.question
+        try:
+            await self._open(question, answer_key(question.digest), request)
+            waiting.sent = True
+        except RefusedError as error:
+            self._finish(waiting, error)
+        except BaseException:
+            caller.cancel()
+            self._finish(waiting, RefusedError("pep.unreachable", "sending the request was cancelled"))
             raise
-        finally:
-            waiting.callers -= 1
-            if not waiting.callers and not waiting.task.done():
-                waiting.task.cancel()
-                self._forget(waiting)  # whoever asks now sends another request
 
-    def _forget(self, waiting: _Waiting) -> bool:
+    def _after(self, waiting: _Waiting, seconds: float) -> None:
+        """Look at the answers after some time."""
+        if isinstance(self._clock, SystemClock):
+            # A task for each question would cost more than the rest of waiting.
+            waiting.stop = asyncio.get_running_loop().call_later(seconds, self._look, waiting).cancel
+            return
+
+        async def look(clock: Clock = self._clock) -> None:
+            await clock.sleep(seconds)
+            self._look(waiting)
+
+        waiting.stop = self._background("waiting for answers", look()).cancel
+
+    def _look(self, waiting: _Waiting) -> None:
+        """Decide when time is over. If only the mode's time is over and there is no answer, take the next one."""
+        left = self._timeout - self._soon
+        if waiting.answers or waiting.enough == 1 or left <= 0:
+            self._finish(waiting)
+        else:
+            waiting.enough = 1
+            self._after(waiting, left)
+
+    def _finish(self, waiting: _Waiting, error: PenstockError | None = None) -> None:
+        """Give the callers the decision or an error, and unsubscribe. Does nothing the second time."""
         if self._waiting.get(waiting.question.digest) is not waiting:
-            return False
+            return
         del self._waiting[waiting.question.digest]
-        return True
+        waiting.stop()
+        callers = [caller for caller in waiting.callers if not caller.done()]
+        if callers:
+            try:
+                decision = self._conclude(waiting) if error is None else None
+            except PenstockError as refusal:
+                decision, error = None, refusal
+            for caller in callers:
+                if decision is not None:
+                    caller.set_result(decision)
+                elif error is not None:
+                    caller.set_exception(error)
+        if self._reading is not None:
+            # The callers go on with the decision meanwhile.
+            self._background("unsubscribing from an answer", self._unsubscribe(self._reading, waiting.question.digest))
 
-    async def _ask(self, waiting: _Waiting) -> AskedDecision:
-        key = answer_key(waiting.question.digest)
-        try:
-            await self._open(waiting.question, key)
-            await self._collect(waiting)
-            return self._conclude(waiting)
-        finally:
-            self._forget(waiting)
-            if self._reading is not None and waiting.question.digest not in self._waiting:
-                await self._reading.drop(key)
+    async def _unsubscribe(self, reading: TopicSubscription, digest: bytes) -> None:
+        if digest not in self._waiting:
+            await reading.drop(answer_key(digest))
 
-    async def _open(self, question: AccessQuestion, key: str) -> None:
-        """Subscribe to the answer and send the request. Raises as `ask`."""
-        request = self._request(question)
+    def _background(self, name: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = in_background(name, work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _open(self, question: AccessQuestion, key: str, request: bytes) -> None:
+        """Subscribe to the answer and send the request. Raises `RefusedError` (`pep.unreachable`)."""
         try:
             async with asyncio.timeout(self._timeout):
                 if self._reading is not None:
@@ -222,15 +274,18 @@ class EnforcementPoint:
         request = AccessRequest(
             question, self._key.principal, self._number, self._now(), max(1, round(self._timeout * 1000)), reply_to
         )
-        return signed_bytes(request, self._key)
+        return request_bytes(request, self._key)
 
     async def _send(self, request: bytes, key: str) -> None:
         if self._writer is not None:
             await self._writer.publish(request, key=key)
         elif self._links is not None:
+            if len(self._points) == 1:
+                await self._links.send(self._points[0].address, self._points[0].principal, request)
+                return
             # A point that is not there keeps the others from nothing.
             sends = {waited_for(self._links.send(to.address, to.principal, request)) for to in self._points}
-            self._sending |= sends
+            self._tasks |= sends
             for send in sends:
                 send.add_done_callback(self._sent)
             failed: BaseException | None = None
@@ -244,34 +299,9 @@ class EnforcementPoint:
                 raise failed
 
     def _sent(self, send: "asyncio.Future[None]") -> None:
-        self._sending.discard(send)
+        self._tasks.discard(send)
         if not send.cancelled() and isinstance(error := send.exception(), PenstockError):
             self._note(error)
-
-    async def _collect(self, waiting: _Waiting) -> None:
-        """Wait for as many answers as the mode wants, for its time, and never longer than the timeout."""
-        start, mode = self._clock.now(), self._mode
-        end = start + self._timeout
-        soon = end if mode.wait is None else min(end, start + mode.wait)
-        while True:
-            now = self._clock.now()
-            if len(waiting.answers) >= (mode.answers or PEP_ANSWERS):
-                return
-            # After its time the mode takes the first answer that comes.
-            until = soon if waiting.answers or now < soon else end
-            if now >= until:
-                return
-            waiting.changed.clear()
-            await self._wait(waiting.changed, until - now)
-
-    async def _wait(self, changed: asyncio.Event, seconds: float) -> None:
-        timer = waited_for(self._clock.sleep(seconds))
-        timer.add_done_callback(lambda _: changed.set())
-        try:
-            await changed.wait()
-        finally:
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
 
     def _conclude(self, waiting: _Waiting) -> AskedDecision:
         answers, mode = [*waiting.answers.values()], self._mode
@@ -306,6 +336,8 @@ class EnforcementPoint:
 
     def _refusal(self, waiting: _Waiting) -> RefusedError:
         self.counts["refused"] += 1
+        if not waiting.sent:
+            return RefusedError("pep.unreachable", "the request could not be sent in time")
         if waiting.dropped:
             reasons = ", ".join(f"{number} {why}" for why, number in waiting.dropped.most_common())
             return RefusedError(
@@ -332,7 +364,7 @@ class EnforcementPoint:
 
     def _take(self, data: bytes) -> None:
         try:
-            found = read_answer(data)
+            found = answer_from_bytes(data)
         except PenstockError as error:
             self.counts["malformed"] += 1
             self._note(error)
@@ -356,7 +388,8 @@ class EnforcementPoint:
                 why = "forged"
             else:
                 waiting.answers[answer.point] = verified
-                waiting.changed.set()
+                if len(waiting.answers) >= waiting.enough:
+                    self._finish(waiting)
                 return
         waiting.dropped[why] += 1
         self.counts[why] += 1

@@ -145,6 +145,15 @@ class AccessQuestion:
             raise _too_long()
         return data
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no properties, and everything else is as it must be."""
+        subject, action, resource = self.subject, self.action, self.resource
+        if subject.properties or action.properties or resource.properties or self.context or action.type:
+            return False
+        texts = (subject.type, subject.id, action.id, resource.type, resource.id)
+        return all(type(text) is str and text for text in texts)
+
     @cached_property
     def text(self) -> str:
         """The written form as text, by which questions are compared."""
