@@ -325,7 +325,7 @@ async def test_it_answers_and_records(made: Scene) -> None:
     records = [json.loads(line) for line in made.path.read_text().splitlines()]
     assert [record["data"]["endpoint"] for record in records] == ["recycled/remainder", "recycled/precise"]
     assert records[0]["id"] != records[1]["id"]
-    assert records[0]["time"] == "2026-01-01T12:00:00.000000+00:00"
+    assert records[0]["time"] == "2026-01-01T12:00:00.000+00:00"
     assert records[0]["data"] == {
         "endpoint": "recycled/remainder",
         "decision": "Permit",

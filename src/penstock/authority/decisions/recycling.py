@@ -49,7 +49,7 @@ from penstock.authority.decisions.updates import PolicyChange, PolicyUpdate, Res
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.errors import PenstockError
 from penstock.policy.language import requests
-from penstock.policy.language.datatypes import Value
+from penstock.policy.language.datatypes import STRING, Value
 from penstock.policy.language.requests import Key
 from penstock.policy.residual.request_attributes import Belongs, bound_values, compile_request_set
 from penstock.selector import conjunction, conjuncts, parse
@@ -1007,9 +1007,11 @@ class _SetIndex:
         facts = _PlainFacts(question)
         for shape, places in self._shapes.items():
             place = tuple([facts.single(key) for key in shape])
-            for found in places.get(place, ())[: self._scan]:
-                if found.rest(facts):
-                    return found
+            found_here = places.get(place)
+            if found_here is not None:
+                for found in found_here if len(found_here) <= self._scan else found_here[: self._scan]:
+                    if found.rest(facts):
+                        return found
         return None
 
 
@@ -1036,21 +1038,20 @@ class _PlainFacts(Mapping[Key, tuple[Value, ...]]):
 
     def get(self, key: Key, _default: object = ()) -> tuple[Value, ...]:
         """Return the bag of an attribute, which may be empty."""
-        question = self._question
-        entity: Entity
-        match key.category:
-            case _ if key in _IDENTITY:
-                return facts_of(question)[key]
-            case requests.SUBJECT:
-                entity = question.subject
-            case requests.RESOURCE:
-                entity = question.resource
-            case requests.ACTION:
-                entity = question.action
-            case _:
-                return facts_of(question).get(key, ())
+        question, category, of_type = self._question, key.category, key.of
+        if category == requests.SUBJECT:
+            entity = question.subject
+        elif category == requests.RESOURCE:
+            entity = question.resource
+        elif category == requests.ACTION:
+            entity = question.action
+        else:
+            return facts_of(question).get(key, ())
         value = entity.properties.get(key.id)
-        wanted = _PYTHON_TYPES.get(key.of)
+        if value is None:
+            # No property of a plain question is called as the attributes that identify something.
+            return facts_of(question)[key] if key in _IDENTITY else ()
+        wanted = str if of_type is STRING else _PYTHON_TYPES.get(of_type)
         if type(value) is list:
             if wanted is None:
                 return facts_of(question).get(key, ())

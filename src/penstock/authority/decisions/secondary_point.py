@@ -24,7 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, Self, TypeAlias
+
+from msgspec import Struct
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion, Entity
@@ -85,16 +87,17 @@ class _Followed:
     behind: bool = False
     #: the policies and their revision, as members of a log record
     because: str = ""
-    #: resources about which it may decide, and when that was found out
-    resources: set[tuple[str, str]] = field(default_factory=set)
+    #: resources about which it may decide, as members of a log record, and when that was found out
+    resources: dict[tuple[str, str], str] = field(default_factory=dict)
     since: float = float("-inf")
 
 
-class FoundAnswer(NamedTuple):
-    """A recycled answer, and the policies that it is based on, as members of a log record."""
+class FoundAnswer(Struct, frozen=True):
+    """A recycled answer, and the policies that it is based on and its resource, as members of a log record."""
 
     recycled: Recycled
     because: str
+    resource: str
 
 
 class AnswerCache:
@@ -136,20 +139,26 @@ class AnswerCache:
                 continue
             found = followed.recycler.answer(question, now)
             if found is not None:
-                resource = question.resource
-                known = (resource.type, resource.id) in followed.resources and now - followed.since < _RIGHT_AGE
-                if known or self._is_right(point, followed, resource, now):
-                    return FoundAnswer(found, followed.because)
+                entity = question.resource
+                resource = (
+                    followed.resources.get((entity.type, entity.id)) if now - followed.since < _RIGHT_AGE else None
+                )
+                if resource is None:
+                    resource = self._allowed(point, followed, entity, now)
+                if resource is not None:
+                    return FoundAnswer(found, followed.because, resource)
         return None
 
-    def _is_right(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> bool:
+    def _allowed(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> str | None:
+        """Return a resource for the log if the point may decide about it."""
         if now - followed.since >= _RIGHT_AGE or len(followed.resources) >= self._limits.recycling_entries:
             followed.resources.clear()
             followed.since = now
         if not self._may_decide(point, resource, datetime.fromtimestamp(now, UTC)):
-            return False
-        followed.resources.add((resource.type, resource.id))
-        return True
+            return None
+        written = f'"resource":{{"type":{_quoted(resource.type)},"id":{_quoted(resource.id)}}}'
+        followed.resources[resource.type, resource.id] = written
+        return written
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer], now: float, steady: float) -> Learning:
         """Keep an answer that the enforcement point believes, of a point whose updates are followed."""
@@ -249,32 +258,34 @@ class RecycledLog:
     def __init__(self, lines: AppendedLines, source: str, ids: str) -> None:
         self.lines = lines
         self._number = 0
-        self._start = f'{{"specversion":"1.0","source":{_quoted(source)},"type":"{ANSWERED}","id":"{ids}-'
-        self._second = -1
-        self._date = ""
+        self._start = f'{{"specversion":"1.0","source":{_quoted(source)},"type":"{ANSWERED}",'
+        self._start += f'"datacontenttype":"application/json","id":"{ids}-'
+        #: the last millisecond that was written, and how
+        self._moment = -1
+        self._time = ""
 
     def write(self, question: AccessQuestion, found: FoundAnswer, now: float) -> None:
         """Append the record of an answer."""
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._date = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        moment = int(now * 1_000)
+        if moment != self._moment:
+            self._moment = moment
+            date = datetime.fromtimestamp(moment / 1_000, UTC)
+            self._time = f'","time":"{date.isoformat(timespec="milliseconds")}","data":{{"endpoint":"recycled/'
         self._number += 1
-        recycled, because = found
-        subject, resource = question.subject, question.resource
+        recycled, subject = found.recycled, question.subject
+        # `_value_` is the text of a member, which takes a fifth of the time of formatting the member.
         self.lines.write(
-            f'{self._start}{self._number:x}","time":"{self._date}.{int((now - second) * 1e6):06d}+00:00",'
-            f'"datacontenttype":"application/json","data":{{"endpoint":"recycled/{recycled.derivation.rule}","decision":"{recycled.effect}",'
-            f'{because},"took":0,"subject":{{"type":{_quoted(subject.type)},"id":{_quoted(subject.id)}}},'
-            f'"action":{_quoted(question.action.id)},"resource":{{"type":{_quoted(resource.type)},'
-            f'"id":{_quoted(resource.id)}}}}}}}\n'.encode("ascii")
+            f'{self._start}{self._number:x}{self._time}{recycled.derivation.rule._value_}","decision":"'
+            f'{recycled.effect._value_}",{found.because},"subject":{{"type":{_quoted(subject.type)},"id":'
+            f'{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},{found.resource}}}}}\n'.encode("ascii")
         )
 
 
 def because_of(revisions: dict[str, str]) -> str:
     """Return the policies that recycled answers are based on, and their revision, as members of a record in JSON."""
     names = ",".join(_quoted(f"policy:{name}") for name in sorted(revisions))
-    return f'"because":[{names}],"revision":{_quoted(" ".join(revisions[name] for name in sorted(revisions)))}'
+    revision = " ".join(revisions[name] for name in sorted(revisions))
+    return f'"because":[{names}],"revision":{_quoted(revision)},"took":0'
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -303,7 +314,9 @@ class UpdatedCache:
         self._settings = settings
         self._fabric = fabric
         self._key = key
-        self._clock, self._steady = settings.clock.now, settings.steady
+        # The system's clock is asked directly, because each answer needs it.
+        self._clock = time.time if type(settings.clock) is SystemClock else settings.clock.now
+        self._steady = settings.steady
         self._writer: Publisher | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._joined = asyncio.Event()

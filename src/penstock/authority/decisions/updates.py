@@ -282,9 +282,8 @@ class UpdateFollower:
         self._head = BEGINNING
         #: the revision of each policy, and when it was changed
         self.policies: Mapping[str, tuple[str, datetime]] = {}
-        #: the last heartbeat: its date, and when it was heard by the steady clock
-        self._beat = float("-inf")
-        self._heard = float("-inf")
+        #: the date of the last heartbeat, and when it ends by the clock and by the steady clock
+        self._beat = self.until = self.until_steady = float("-inf")
         #: waits for a heartbeat, or for another chain
         self._lost = True
         self._forked = False
@@ -304,7 +303,7 @@ class UpdateFollower:
 
     def is_fresh(self, now: float, steady: float) -> bool:
         """Return whether the cache can be used."""
-        return not self._lost and now - self._beat < self._max_age and steady - self._heard < self._max_age
+        return now < self.until and steady < self.until_steady and not self._lost
 
     def lose(self) -> None:
         """Wait for the next heartbeat, because a clock jumped or a message was missed."""
@@ -349,7 +348,7 @@ class UpdateFollower:
         if same and value.number == self._number and value.head != self._head:
             self._forked = self._lost = True
             return FollowResult.LOST
-        self._beat, self._heard = date, steady
+        self._beat, self.until, self.until_steady = date, date + self._max_age, steady + self._max_age
         if same and not self._lost and value.number == self._number and value.revisions == self.revisions:
             return FollowResult.NOTHING
         self._began, self._number, self._head = value.began, value.number, value.head

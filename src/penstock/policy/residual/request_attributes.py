@@ -273,6 +273,9 @@ def _lacking(key: Key, text: str) -> Belongs:
 
 
 def _all_of(tests: list[Belongs]) -> Belongs:
+    if len(tests) == 1:
+        return tests[0]
+
     def belongs(facts: Facts) -> bool:
         for test in tests:  # noqa: SIM110  # a generator would take longer
             if not test(facts):
