@@ -8,13 +8,15 @@ from pathlib import Path
 from threading import Event, Thread
 
 from tests.apps.conftest import Shell
+from tests.apps.pdp_kit import serving
 
 from penstock.apps.cli.shared.options import open_key
 from penstock.authority.decisions.authzen_events import EventDecisionPoint
 from penstock.authority.decisions.authzen_nats import NatsEvents
 from penstock.authority.decisions.cloud_events import key_id
-from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.crypto import SigningKey
+from penstock.policy.language.requests import RESOURCE_ID
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.testing.nats import NatsServer
 
@@ -75,15 +77,12 @@ def decide(asked: AccessQuestion, _now: datetime) -> PolicyOutcome:
     return PolicyOutcome(XacmlDecision.PERMIT if asked.resource.id == "permit" else XacmlDecision.DENY)
 
 
-def test_a_decision_point_is_checked(penstock: Shell) -> None:
+def test_a_wrong_decision_point_is_found(penstock: Shell) -> None:
     penstock.ok("key", "new", "suite.key")
     suite, point = open_key(str(penstock.folder / "suite.key"), None), SigningKey(bytes(32))
     with NatsServer() as server:
         common = ("conformance", "authzen-pubsub", "--pdp", server.url, "--key", "suite.key", "--wait", "50ms")
         command = (*common, "--timeout", "60s", "--point-key", key_id(point.public))
-        with decision_point(server.url, lambda on: EventDecisionPoint(on, point, decide, senders=[suite.public])):
-            done = penstock(*command)
-        assert (done.status, "17 of 17 checks passed" in done.out) == (0, True)
         # One that answers everyone fails one check, which has the number of its section.
 
         def careless(on: NatsEvents) -> EventDecisionPoint:
@@ -93,6 +92,38 @@ def test_a_decision_point_is_checked(penstock: Shell) -> None:
             done = penstock(*command, "-o", "json")
         (failed,) = [one for one in done.json["checks"] if not one["passed"]]
         assert (done.status, failed["check"], failed["section"]) == (1, "D12", "5.2")
+
+
+POLICY = f"""
+    attribute kind {{ category = resource id = "{RESOURCE_TYPE}" type = string }}
+    attribute name {{ category = resource id = "{RESOURCE_ID}" type = string }}
+    policy suite {{
+        apply deny-unless-permit
+        rule r {{ permit target clause kind == "conformance" and name == "permit" }}
+    }}
+"""
+
+
+def test_the_decision_service_passes(penstock: Shell) -> None:
+    for who in ("suite", "pdp"):
+        penstock.ok("key", "new", f"{who}.key", "--name", who)
+        penstock.ok("key", "show", f"{who}.key", "--public", f"{who}.pub")
+    (penstock.folder / "suite.policy").write_text(POLICY)
+    with NatsServer() as server:
+        point = ("--fabric", server.url, "--key", "pdp.key", "--authzen-sender", "suite.pub")
+        with serving(penstock.folder / "suite.policy", *point):
+            check = (
+                "conformance",
+                "authzen-pubsub",
+                "--pdp",
+                server.url,
+                "--key",
+                "suite.key",
+                "--point-key",
+                "pdp.pub",
+            )
+            done = penstock(*check, "--wait", "50ms", "--timeout", "60s")
+    assert (done.status, "17 of 17 checks passed" in done.out) == (0, True)
 
 
 def test_what_to_check_must_be_said(penstock: Shell) -> None:

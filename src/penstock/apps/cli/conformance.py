@@ -12,12 +12,11 @@ from typing import Final
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
-from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.decision_options import public_key
 from penstock.apps.cli.shared.options import Duration, KeyOptions, nats_login, nats_login_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.decisions.authzen_conformance import CheckResult, DecisionPointSuite, EnforcementPointSuite
-from penstock.authority.decisions.cloud_events import read_key_id
 from penstock.crypto import PublicKey, SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
@@ -269,7 +268,7 @@ def authzen_pubsub(_session: CommandSession, options: _AuthzenPubsub) -> Command
         raise MalformedError("cli.usage", "exactly one of --pdp and --pep is required", hint="name one NATS server")
     name, url = ("--pep", options.pep) if options.pdp is None else ("--pdp", options.pdp)
     login = nats_login(name, [str(url)], options.login_files)
-    peer, key = _public_key(options.point), options.key.open()
+    peer, key = public_key(options.point), options.key.open()
     results = asyncio.run(_check_point(login, key, peer, options))
     failed = [one for one in results if one.problem is not None]
     shown: list[Shown] = [
@@ -299,11 +298,3 @@ async def _check_point(
         )
         suite.patience, suite.silence = options.timeout, options.wait
         return await suite.results()
-
-
-def _public_key(text: str) -> PublicKey:
-    if Path(text).is_file():
-        value = read_sexp(text)
-        with within(text):
-            return PublicKey.from_sexp(value)
-    return read_key_id(text)

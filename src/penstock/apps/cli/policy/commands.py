@@ -26,7 +26,7 @@ from penstock.apps.cli.shared.commands import (
     output_option,
     wants_data,
 )
-from penstock.apps.cli.shared.decision_options import FabricOptions
+from penstock.apps.cli.shared.decision_options import FabricOptions, public_key
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import load_names
 from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, open_key, passphrase_option
@@ -43,10 +43,12 @@ from penstock.apps.http.service import (
     read_callers,
     tls_context,
 )
+from penstock.authority.decisions.authzen_events import EventDecisionPoint
 from penstock.authority.decisions.coverage import resources
 from penstock.authority.decisions.decision_point import AskRate, PolicyDecisionPoint
 from penstock.authority.decisions.messages import RoleRecycling
 from penstock.authority.decisions.policy_feed import PolicyFeed
+from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -113,6 +115,13 @@ class _PointOptions:
     no_sets: bool = option(
         "--no-sets", is_flag=True, help="Do not say for which other requests an answer holds, which discloses policies."
     )
+    senders: tuple[str, ...] = option(
+        "--authzen-sender",
+        multiple=True,
+        metavar="KEY",
+        help="Answer AuthZEN events of this public key on the NATS servers too: a file, or its 32 bytes in Base64. Can "
+        "be repeated.",
+    )
     names: NamesOption
 
     def used(self) -> bool:
@@ -143,13 +152,13 @@ class _PointOptions:
             return
         if self.key_file is None:
             raise MalformedError("cli.usage", "a decision point signs its answers", hint="give --key")
-        if not self.fabric.certificates and not anyone:
+        if not self.fabric.certificates and not self.senders and not anyone:
             hint = "name the certificates of those who may ask with --credential, or give --anyone"
             raise RefusedError("pdp.open", "everybody on the fabric could ask", hint=hint)
         settings = self.settings()
         key = open_key(self.key_file, self.passphrase_file)
         owner = self.fabric.owner_of(load_names(self.names.names_file), key.principal)
-        rights = self.fabric.rights(owner) if self.fabric.certificates else None
+        rights = self.fabric.rights(owner) if self.fabric.certificates or self.senders else None
         host, port = _address(self.links) if self.links is not None else ("", 0)
         source = BundleSource(service, service.bundle, settings)
         async with (
@@ -166,6 +175,7 @@ class _PointOptions:
                 links=links,
                 note=lambda error: _note(f"a request was dropped: {error.code}"),
             ) as point,
+            self._events(service, key),
         ):
             said = ", ".join(filter(None, (self.fabric.fabric, links.address)))
             _note(f"{key.principal.short} answers requests over {said}")
@@ -181,6 +191,31 @@ class _PointOptions:
                 await point.replace(newer)
 
             yield changed
+
+    @asynccontextmanager
+    async def _events(self, service: DecisionService, key: SigningKey) -> AsyncIterator[None]:
+        """Answer AuthZEN events, if the senders are named. Raises `MalformedError` (`cli.usage`, `fabric.*`)."""
+        login = self.fabric.login()
+        if not self.senders or login is None:
+            if self.senders:
+                raise MalformedError("cli.usage", "--authzen-sender needs a NATS server", hint="give --fabric")
+            yield
+            return
+        from penstock.authority.decisions.authzen_nats import NatsEvents  # noqa: PLC0415  # an extra
+
+        senders = [public_key(one) for one in self.senders]
+        async with (
+            NatsEvents(login) as events,
+            EventDecisionPoint(
+                events,
+                key,
+                lambda question, _now: service.decide(service.bundle, question),
+                senders=senders,
+                lifetime=self.lifetime,
+                rate=AskRate(self.rate, 2 * self.rate),
+            ),
+        ):
+            yield
 
 
 @option_class
@@ -255,7 +290,8 @@ def serve(options: _Serve) -> None:
     what the policies' targets cover, and follows them when they change. Enforcement points believe it if --key is the
     owner's, or has a certificate (`penstock cert issue --decisions OWNER/TYPE:ID --right decide`). It answers those who
     have a certificate with the right ask in --credential; --anyone answers everybody who signs. Heartbeats and policy
-    updates let enforcement points recycle answers for as long as they hold (--lifetime).
+    updates let enforcement points recycle answers for as long as they hold (--lifetime). With --authzen-sender it also
+    answers AuthZEN requests in CloudEvents, from enforcement points that are not Penstock's.
     """
     host, port = _address(options.listen)
     if options.tokens is None and not options.anyone and not _local(host):

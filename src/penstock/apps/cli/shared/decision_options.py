@@ -2,16 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials
+from penstock.apps.cli.shared.files import read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import WHO, nats_login, nats_login_option
+from penstock.authority.decisions.cloud_events import read_key_id
 from penstock.authority.decisions.questions import Entity
 from penstock.authority.decisions.rights import DecisionRights
+from penstock.crypto import PublicKey
 from penstock.errors import MalformedError
 from penstock.fabric import EmbeddedFabric, Fabric
+from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
 
 EMBEDDED: Final = "embedded"
@@ -45,14 +50,16 @@ class FabricOptions:
         help="Read certificates that say who may decide and who may ask. Can be repeated.",
     )
 
+    def login(self) -> NatsLogin | None:
+        """Return the login to the NATS servers, if they are the fabric. Raises `MalformedError` (`cli.usage`)."""
+        if self.fabric is None or self.fabric == EMBEDDED:
+            return None
+        return nats_login("--fabric", (self.fabric,), self.login_files)
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Fabric | None]:
         """Open the fabric, if there is one. Raises `MalformedError` (`cli.usage`), and as `NatsFabric.connect`."""
-        login = (
-            None
-            if self.fabric is None or self.fabric == EMBEDDED
-            else nats_login("--fabric", (self.fabric,), self.login_files)
-        )
+        login = self.login()
         if self.fabric is None:
             yield None
         elif login is None:
@@ -79,3 +86,12 @@ def read_resource(text: str, what: str) -> Entity:
     if not colon or not kind or not name:
         raise MalformedError("cli.usage", f"`{text[:80]}` is not a {what}", hint="write TYPE:ID, as document:report-7")
     return Entity(kind, name)
+
+
+def public_key(text: str) -> PublicKey:
+    """Read a public key: a file, or its 32 bytes in Base64. Raises `MalformedError`, and as `read_sexp`."""
+    if not Path(text).is_file():
+        return read_key_id(text)
+    value = read_sexp(text)
+    with within(text):
+        return PublicKey.from_sexp(value)
