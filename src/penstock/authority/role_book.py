@@ -30,7 +30,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
-from penstock.authority.limits import AUTHORITY_LIMITS
+from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.codec.limits import wide
 from penstock.codec.sexp import BARE, SExp, canonical, head, parse_canonical
 from penstock.crypto import Signer
@@ -63,8 +63,6 @@ _ATTEMPTS: Final = 100
 _SNAPSHOT: Final = "roles/1"
 #: changes after which a snapshot is stored
 SNAPSHOT_EVERY: Final = 5_000
-#: how long requests are remembered: as long as a service could take one again
-_REMEMBERED: Final = timedelta(seconds=2 * AUTHORITY_LIMITS.domain_request_age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +132,22 @@ def acts_alone(engine: RoleEngine, who: Principal, change: RoleChange) -> bool:
 class RoleBook:
     """The roles of a domain in a ledger. All methods raise what `Ledger` raises. `signer` signs changes."""
 
-    def __init__(self, ledger: Ledger, signer: Signer | None = None, *, until: int | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        signer: Signer | None = None,
+        *,
+        until: int | None = None,
+        limits: AuthorityLimits = AUTHORITY_LIMITS,
+    ) -> None:
         """Read the ledger, up to a change if `until` has its number.
 
         Raises `RefusedError` (`role.no-book`, `role.ledger`), `MalformedError` (`role.record`).
         """
         self._ledger = ledger
         self._signer = signer
+        #: how long requests are remembered: as long as a service could take one again
+        self._remembered = timedelta(seconds=2 * limits.domain_request_age)
         self._head: LedgerHead = EMPTY
         #: requests that were applied, and when
         self._applied: dict[tuple[Principal, bytes], datetime] = {}
@@ -353,7 +360,7 @@ class RoleBook:
     def _remember(self, by: Principal, nonce: bytes, time: datetime) -> None:
         self._applied[by, nonce] = time
         for oldest, when in tuple(self._applied.items()):
-            if time - when <= _REMEMBERED:
+            if time - when <= self._remembered:
                 break
             del self._applied[oldest]
 

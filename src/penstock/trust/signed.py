@@ -191,7 +191,7 @@ def sign_value(value: V, key: Signer) -> SignedValue[V]:
 
 
 def signed_bytes(value: Claim, key: Signer) -> bytes:
-    """Return a statement with its signature in canonical form, to be sent at once.
+    """Return a statement with its signature in canonical form, to be sent immediately.
 
     It is not read back as `sign_value` does. Raises `RefusedError` (`evolution.wrong-key`), and as `verify_fields`.
     """

@@ -16,8 +16,14 @@ from penstock.errors import MalformedError
 
 SOURCE = Path(penstock.__file__).parent
 LEAST = 'network = "a/b"\nkey = "k"\nlisten = "127.0.0.1:1"\n'
-#: who makes limits that a node file sets: the reader of node files, clients, and what people test with
-MAKERS = ("apps/node/limits.py", "apps/node/dev_network.py", "broker/client/client.py", "testing/")
+#: who makes limits that a node file sets: the reader of node files, clients, decision points, and what tests use
+MAKERS = (
+    "apps/node/limits.py",
+    "apps/node/dev_network.py",
+    "apps/answer_links.py",
+    "broker/client/client.py",
+    "testing/",
+)
 TEXTS = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
 READS = {name for text in TEXTS.values() for name in re.findall(r"limits\.(\w+)", text)}
 #: limits that are given to `QuarantineFolder`, whose tests give it others

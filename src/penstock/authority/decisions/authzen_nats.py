@@ -12,7 +12,7 @@ from typing import Final, Self, TypeAlias
 
 from penstock.authority.decisions.authzen_events import EventHandler, EventMessage
 from penstock.errors import FailedError
-from penstock.fabric.limits import FABRIC_LIMITS
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.qos import Priority
 from penstock.policy.syntax.json.requests import Json
@@ -38,7 +38,8 @@ Conclude: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json
 class NatsEvents:
     """Requests and answers as NATS messages. Raises `MalformedError` (`fabric.bad-address`)."""
 
-    def __init__(self, login: NatsLogin | str, *, timeout: float = 5.0) -> None:
+    def __init__(self, login: NatsLogin | str, *, timeout: float = 5.0, limits: FabricLimits = FABRIC_LIMITS) -> None:
+        self._limits = limits
         self._link = NatsLink(checked(login), prefix=PREFIX, domain="", timeout=timeout, patience=timeout)
 
     async def __aenter__(self) -> Self:
@@ -67,7 +68,7 @@ class NatsEvents:
     @asynccontextmanager
     async def ask(self, word: str, _request: str, message: EventMessage) -> AsyncIterator[AsyncIterator[EventMessage]]:
         """Send a request, and receive its answers while the context lasts. Raises as `NatsLink.listen`."""
-        answers: asyncio.Queue[EventMessage] = asyncio.Queue(FABRIC_LIMITS.fabric_pending)
+        answers: asyncio.Queue[EventMessage] = asyncio.Queue(self._limits.fabric_pending)
         client = await self._link.client()
         inbox = client.new_inbox()
 
@@ -81,7 +82,7 @@ class NatsEvents:
 
     @asynccontextmanager
     async def _listening(self, subject: str, hear: _Hear) -> AsyncIterator[None]:
-        listening = Listening(subject, hear, priority=Priority.NORMAL, pending=FABRIC_LIMITS.fabric_pending)
+        listening = Listening(subject, hear, priority=Priority.NORMAL, pending=self._limits.fabric_pending)
         await self._link.listen(listening)
         try:
             yield
