@@ -450,9 +450,10 @@ class LocalBroker:
         """Tell a client from now on when the right to one of its requests changes, and now about those without one."""
 
         def watch(client: Session, asked: ClientRequest, now: datetime) -> None:
-            client.watches = True
+            known, client.watches = client.watches, True
             self._outputs.append(requests.Accepted(client.id, asked))
-            for held in client.held.values():
+            # One that asks again and again is not told everything each time.
+            for held in () if known else client.held.values():
                 held.told = KnownRight(permitted=held.permitted())
                 self._tell_right(held, now)
 
