@@ -153,7 +153,7 @@ def test_a_question_without_roles_is_only_answered_precisely() -> None:
     kept.learn(asked("a"), DENY)
     assert kept(asked()) is None
     assert kept(AccessQuestion.of(("user", "alice"), "read", ("document", "report"))) is None
-    for odd in ([1], {"a": 1}, 7, ["a", True]):
+    for odd in ([1], {"a": 1}, 7, ["a", True], ["a", ["a"]]):
         subject = Entity("user", "alice", {"roles": odd})  # type: ignore[dict-item]  # of several types
         assert kept(AccessQuestion.of(subject, "read", ("document", "report"))) is None
     one = AccessQuestion.of(Entity("user", "alice", {"roles": "a"}), "read", ("document", "report"))
@@ -484,6 +484,19 @@ def test_bytes_are_bounded() -> None:
         assert kept.recycler.bytes <= 100_000
     assert 0 < len(kept.recycler) < 20
     assert not kept.learn(asked("a", item="x" * 50_000), PERMIT)
+
+
+def test_remainders_are_bounded() -> None:
+    kept = Kept(ROLES)
+    for number in range(300):
+        kept.learn(asked("a", f"b{number}"), PERMIT)
+        kept.learn(asked("a", f"b{number}", "c"), PERMIT)
+    (permission,) = kept.recycler._permissions.values()
+    (remainders,) = permission._known.values()
+    assert isinstance(remainders, list)
+    # Those that contain another one answer nothing that it does not.
+    assert [len(one) for one, _ in remainders] == [2] * 64
+    assert kept(asked("a", "b0", "z")) is PERMIT
 
 
 def test_graphs_and_shapes_of_sets_are_bounded() -> None:

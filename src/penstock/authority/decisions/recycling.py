@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -499,7 +499,12 @@ class _Permission:
 
     def answer(self, question: AccessQuestion) -> Recycled | None:
         """Return the answer to a question about this permission."""
-        roles = _roles(question, self.attribute)
+        listed: Any = question.subject.properties.get(self.attribute)
+        try:
+            # What is not a text is not a role that is known.
+            roles = frozenset(listed) if type(listed) is list else _roles(question, self.attribute)
+        except TypeError:
+            return None
         if not roles:
             return None
         known, denied = self._known, True
@@ -527,7 +532,8 @@ class _Permission:
                 self._allows[entry.number] = entry
             else:
                 self._denials[entry.number] = entry
-                self.recompute()
+                if not all(type(self._known.get(role)) is _Entry for role in entry.roles):
+                    self.recompute()
         except _ContradictionError:
             self._denials.pop(entry.number, None)
             raise _ContradictionError(entries) from None
@@ -548,15 +554,18 @@ class _Permission:
         remainder = frozenset(role for role in entry.roles if type(known.get(role)) is not _Entry)
         if not remainder:
             raise _ContradictionError(())
-        derivation = Derivation(RecyclingRule.REMAINDER, _remainder, (entry, known, remainder))
         place = known.setdefault(min(remainder), [])
-        if type(place) is list:
+        if type(place) is list and not any(other <= remainder for other, _ in place):
+            derivation = Derivation(RecyclingRule.REMAINDER, _remainder, (entry, known, remainder))
             place.append((remainder, Recycled(PERMIT, derivation)))
-            # The smallest first: it answers most questions.
+            # The smallest first: it answers most questions. A long list would take longer than asking.
             place.sort(key=lambda one: len(one[0]))
+            del place[_REMAINDERS:]
 
 
 _DENIED_ROLES: Final = RecyclingRule.DENIED_ROLES
+#: remainders that are kept under one role
+_REMAINDERS: Final = 64
 
 
 def _denials(known: Mapping[str, object], roles: frozenset[str]) -> Premises:
