@@ -296,7 +296,7 @@ def test_the_checker_finds_a_service_that_answers_from_an_old_state(monkeypatch:
 
 
 def test_a_service_on_sqlite(tmp_path: Path) -> None:
-    killed(Services(tmp_path, f"sqlite:{tmp_path}/acs.db", 1), 3, 60)
+    killed(Services(tmp_path, f"sqlite:{tmp_path}/acs.db", 1), 3, 40)
 
 
 def test_a_request_to_one_service_cannot_be_replayed_at_another(postgres: PostgresServer, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_request_to_one_service_cannot_be_replayed_at_another(postgres: Postgr
 
 
 def test_two_services_on_one_postgresql(postgres: PostgresServer, tmp_path: Path) -> None:
-    killed(Services(tmp_path, postgres.url(postgres.new_database()), 2), 3, 60)
+    killed(Services(tmp_path, postgres.url(postgres.new_database()), 2), 2, 30)
 
 
 @pytest.mark.long
