@@ -13,6 +13,7 @@ from penstock.fabric import (
     Durability,
     EmbeddedFabric,
     FileKeeper,
+    KeysUnder,
     Ownership,
     Priority,
     Qos,
@@ -20,7 +21,7 @@ from penstock.fabric import (
     Sample,
 )
 from penstock.fabric.limits import FabricLimits
-from penstock.testing.fabric_suite import LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
 
 PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
 
@@ -181,3 +182,24 @@ def test_what_nobody_reads_keeps_no_reader_of_another_topic_asleep() -> None:
             return await taking
 
     assert asyncio.run(whole()) == [b"2"]
+
+
+def test_readers_of_other_keys_cost_nothing() -> None:
+    async def whole() -> None:
+        async with EmbeddedFabric() as fabric:
+            await fabric.declare("requests", EVENTS)
+            junk = [await fabric.subscribe("requests", keys=[f"junk/{number}"]) for number in range(300)]
+            async with (
+                await fabric.subscribe("requests", keys=[KeysUnder("true")]) as reader,
+                await fabric.publisher("requests") as writer,
+            ):
+                for number in range(5):
+                    await writer.publish(b"", key=f"true/{number}")
+                assert [(await anext(reader)).key for _ in range(5)] == [f"true/{number}" for number in range(5)]
+            # They did not even see the samples.
+            assert {each.counts.unselected for each in junk} == {0}
+            for each in junk:
+                await each.close()
+            assert fabric._topics["requests"].choosers == {}
+
+    asyncio.run(whole())

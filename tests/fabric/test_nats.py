@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import PenstockError
-from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
+from penstock.fabric import Clock, Fabric, KeysUnder, Ownership, Priority, Qos, Sample
 from penstock.fabric.envelope import encode
 from penstock.fabric.limits import FabricLimits
 from penstock.fabric.nats import NatsFabric
@@ -501,3 +501,47 @@ def test_what_waits_for_an_answer_of_the_server_can_be_cancelled(
         await shut(client)
 
     asyncio.run(main())
+
+
+def test_chosen_keys_come_and_go_without_a_trace(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("answers", EVENTS)
+            async with (
+                await fabric.subscribe("answers", keys=[]) as reader,
+                await fabric.publisher("answers") as writer,
+            ):
+                client = await fabric.link.client()
+                before = len(client._subs)
+                for number in range(200):
+                    await reader.add(f"key-{number}")
+                    await writer.publish(b"", key=f"key-{number}")
+                    assert (await asyncio.wait_for(anext(reader), PATIENCE)).key == f"key-{number}"
+                    await reader.drop(f"key-{number}")
+                assert (len(client._subs), client.sinks) == (before, {})
+
+    asyncio.run(whole())
+
+
+def test_chosen_keys_survive_the_server(server: NatsServer) -> None:
+    async def whole() -> None:
+        name = prefix()
+        async with (
+            await NatsFabric.connect(server.url, prefix=name) as fabric,
+            await NatsFabric.connect(server.url, prefix=name) as other,
+        ):
+            await fabric.declare("answers", EVENTS)
+            async with await fabric.subscribe("answers", keys=["a", KeysUnder("b")]) as reader:
+                server.stop()
+                server.start()
+                writer = await other.publisher("answers")
+                seen: set[str] = set()
+                async with asyncio.timeout(PATIENCE):
+                    while seen != {"a", "b/1"}:
+                        for key in ("a", "b/1", "c"):
+                            with suppress(PenstockError):
+                                await writer.publish(b"", key=key)
+                        with suppress(TimeoutError):
+                            seen.add((await asyncio.wait_for(anext(reader), 0.05)).key)
+
+    asyncio.run(whole())
