@@ -442,10 +442,11 @@ class Recycler:
 
 def _is_plain(question: AccessQuestion) -> bool:
     """Return whether all properties are plain values or lists. For others it takes `facts_of` to say what they mean."""
-    for properties in (
-        question.subject.properties, question.action.properties, question.resource.properties, question.context,
-    ):  # fmt: skip
-        if properties:
+    for name, value in question.subject.properties.items():
+        if type(value) is dict or name in RESERVED:
+            return False
+    if question.context or question.resource.properties or question.action.properties:
+        for properties in (question.action.properties, question.resource.properties, question.context):
             for name, value in properties.items():
                 if type(value) is dict or name in RESERVED:
                     return False
