@@ -1,9 +1,10 @@
 """Capabilities over a fabric: brokers receive what is issued, lose what is revoked, and believe only the domain."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
-from tests.authority.domain.kit import CCS, MET, NOW, PITO, SMITH, STRANGER, Office
+from tests.authority.domain.kit import CCS, HOUR, MET, NOW, PITO, SMITH, STRANGER, Office
 from tests.authority.test_polls_network import until
 from tests.trust.kit import refused
 
@@ -14,7 +15,7 @@ from penstock.authority.domain.distribution import (
     CapabilityPush,
     capabilities_topic,
 )
-from penstock.authority.domain.domain_state import unverified
+from penstock.authority.domain.domain_state import RenewRequest, unverified
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.fabric import EmbeddedFabric, Sample
@@ -95,6 +96,34 @@ def test_withdrawals_go_first_and_nothing_is_signed_twice() -> None:
             broker = feed(fabric)
             async with broker:
                 await until(lambda: len(broker.credentials) == 2)
+
+    asyncio.run(whole())
+
+
+def test_what_has_ended_is_forgotten() -> None:
+    office = Office()
+    office.issue(CCS, lifetime=HOUR)
+    lasting = office.issue(MET)
+
+    async def whole() -> None:
+        clock = ManualClock(NOW.timestamp())
+        async with EmbeddedFabric(clock=clock) as fabric:
+            push, broker = CapabilityPush(fabric, clock, PITO), feed(fabric)
+            async with broker:
+                for number in range(1, 6):
+                    await push.push(office.domain.state)
+                    await clock.advance(2_700.0)
+                    office.at(NOW + number * timedelta(minutes=45))
+                    office.ask(PITO, RenewRequest())
+                await push.push(office.domain.state)
+                last = max(office.domain.state.issued.values(), key=lambda one: one.when)
+                await until(lambda: last.id in ids(broker.credentials))
+                # The last one, the one before it, which has not ended, and the one without an end.
+                assert len(ids(broker.credentials)) == 3
+                assert {last.id, last.replaces, lasting.id} == ids(broker.credentials)
+                # A late broker gets the same, in whatever order the announcements arrive.
+                async with feed(fabric) as late:
+                    await until(lambda: ids(late.credentials) == ids(broker.credentials))
 
     asyncio.run(whole())
 

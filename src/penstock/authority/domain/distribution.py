@@ -13,9 +13,10 @@ A certificate that arrives grants nothing by itself: brokers reduce it like any 
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, ClassVar, Final, Self, TypeAlias
 
@@ -125,6 +126,9 @@ class CapabilityFeed:
         self._note = note
         #: the last announcement of each certificate; None if it was withdrawn
         self._known: dict[str, tuple[datetime, Certificate | None]] = {}
+        #: when certificates end, the next one first, and the time of the newest announcement
+        self._ends: list[tuple[datetime, str]] = []
+        self._newest = datetime.min.replace(tzinfo=UTC)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -160,5 +164,17 @@ class CapabilityFeed:
         if known is not None and (known[1] is None or (said.time < known[0] and found)):
             return
         self._known[said.id] = (said.time, found[0] if found else None)
+        self._newest = max(self._newest, said.time)
+        if known is None and found and (ends := found[0].statement.validity.ends) is not None:
+            heapq.heappush(self._ends, (ends, said.id))
         if known is None or not found:
+            self._forget()
             self._changed(self.credentials)
+
+    def _forget(self) -> None:
+        """Drop certificates that had ended when the domain made its newest announcement, withdrawn or not.
+
+        Short-lived ones are renewed again and again, and the domain's clock is the one that counts.
+        """
+        while self._ends and self._ends[0][0] < self._newest:
+            self._known.pop(heapq.heappop(self._ends)[1], None)
