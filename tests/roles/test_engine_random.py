@@ -96,7 +96,7 @@ def random_policy(chance: Random, before: str = "") -> str:
     """Return a policy without mistakes; rules that have one are left out. It has most rules of one `before` it."""
     found = DECLARED
     for line in before.splitlines():
-        if line.startswith("activate") and chance.random() < 0.8:
+        if line.startswith("activate") and chance.random() < 0.7:
             found += f"{line}\n"
     while len(parse_policy(found).activations()) < 6:
         head = chance.choice(["r0(x)", "r0(x)", "r1(x)", "r2", "r3('a')", "r3(x)"])
@@ -124,7 +124,7 @@ def random_operation(chance: Random) -> tuple[object, ...]:
         (3, ("flag", chance.choice([True, True, False, None]))),
         (4, ("time", chance.choice([1, 2, 5, 40]))),
         (6, ("present", chance.randint(0, 20))),
-        (1, ("replace", chance.getrandbits(32))),
+        (4, ("replace", chance.getrandbits(32))),
     ]
     return chance.choices([one for _, one in operations], [weight for weight, _ in operations])[0]
 
