@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -979,6 +980,8 @@ class _SetIndex:
     def __init__(self, scan: int) -> None:
         self._scan = scan
         self._shapes: dict[tuple[Key, ...], dict[tuple[Value, ...], list[_RequestSet]]] = {}
+        #: for each shape, a function that returns the place of a question
+        self._places: dict[tuple[Key, ...], Callable[[AccessQuestion], tuple[Value, ...]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -1001,6 +1004,7 @@ class _SetIndex:
         recycled = Recycled(entry.effect, Derivation(RecyclingRule.SET, _itself, (entry.cached,)))
         made = _RequestSet(entry, recycled, bound, shape, belongs)
         self._shapes.setdefault(shape, {}).setdefault(made.place, []).append(made)
+        self._places[shape] = _place_of(shape)
         return made
 
     def remove(self, found: _RequestSet) -> None:
@@ -1010,15 +1014,14 @@ class _SetIndex:
         if not places[found.place]:
             del places[found.place]
         if not places:
-            del self._shapes[found.shape]
+            del self._shapes[found.shape], self._places[found.shape]
 
     def find(self, question: AccessQuestion) -> _RequestSet | None:
         """Return a set that contains the question, which is plain; of each place only so many are tried."""
-        facts = _PlainFacts(question)
-        for shape, places in self._shapes.items():
-            place = tuple([facts.single(key) for key in shape])
-            found_here = places.get(place)
+        for shape, place_of in self._places.items():
+            found_here = self._shapes[shape].get(place_of(question))
             if found_here is not None:
+                facts = _PlainFacts(question)
                 for found in found_here if len(found_here) <= self._scan else found_here[: self._scan]:
                     if found.rest(facts):
                         return found
@@ -1034,15 +1037,7 @@ class _PlainFacts(Mapping[Key, tuple[Value, ...]]):
         self._question = question
 
     def single(self, key: Key) -> Value:
-        """Return the only value of an attribute that is a string; None if it does not have exactly one."""
-        if key is KEY_RESOURCE_ID:
-            return self._question.resource.id
-        if key is KEY_ACTION_ID:
-            return self._question.action.id
-        if key is KEY_RESOURCE_TYPE:
-            return self._question.resource.type
-        if key is KEY_SUBJECT_ID:
-            return self._question.subject.id
+        """Return the only value of an attribute; None if it does not have exactly one."""
         bag = self.get(key)
         return bag[0] if len(bag) == 1 else None
 
@@ -1078,7 +1073,30 @@ class _PlainFacts(Mapping[Key, tuple[Value, ...]]):
         return len(facts_of(self._question))
 
 
-_IDENTITY: Final = frozenset({KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE, KEY_ACTION_ID})
+#: where a question has the attributes that identify something
+_IDENTITY: Final = {
+    KEY_SUBJECT_ID: "subject.id",
+    KEY_SUBJECT_TYPE: "subject.type",
+    KEY_RESOURCE_ID: "resource.id",
+    KEY_RESOURCE_TYPE: "resource.type",
+    KEY_ACTION_ID: "action.id",
+}
+
+
+@lru_cache(256)
+def _place_of(shape: tuple[Key, ...]) -> Callable[[AccessQuestion], tuple[Value, ...]]:
+    """Return a function that returns the values of a plain question by which sets of this shape are found."""
+    if len(shape) > 1 and all(key in _IDENTITY for key in shape):
+        found: Callable[[AccessQuestion], tuple[Value, ...]] = attrgetter(*(_IDENTITY[key] for key in shape))
+        return found
+
+    def place_of(question: AccessQuestion) -> tuple[Value, ...]:
+        facts = _PlainFacts(question)
+        return tuple([facts.single(key) for key in shape])
+
+    return place_of
+
+
 _PYTHON_TYPES: Final = {of_type: python for python, of_type in TYPES.items()}
 
 

@@ -87,8 +87,9 @@ class _Followed:
     behind: bool = False
     #: the policies and their revision, as members of a log record
     because: str = ""
-    #: resources about which it may decide, as members of a log record, and when that was found out
-    resources: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: resources about which it may decide, as members of a log record by type and id, and when that was found out
+    resources: dict[str, dict[str, str]] = field(default_factory=dict)
+    number: int = 0
     since: float = float("-inf")
 
 
@@ -139,10 +140,10 @@ class AnswerCache:
                 continue
             found = followed.recycler.answer(question, now)
             if found is not None:
-                entity = question.resource
-                resource = (
-                    followed.resources.get((entity.type, entity.id)) if now - followed.since < _RIGHT_AGE else None
-                )
+                entity, resource = question.resource, None
+                known = followed.resources.get(entity.type)
+                if known is not None and now - followed.since < _RIGHT_AGE:
+                    resource = known.get(entity.id)
                 if resource is None:
                     resource = self._allowed(point, followed, entity, now)
                 if resource is not None:
@@ -151,13 +152,14 @@ class AnswerCache:
 
     def _allowed(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> str | None:
         """Return a resource for the log if the point may decide about it."""
-        if now - followed.since >= _RIGHT_AGE or len(followed.resources) >= self._limits.recycling_entries:
+        if now - followed.since >= _RIGHT_AGE or followed.number >= self._limits.recycling_entries:
             followed.resources.clear()
-            followed.since = now
+            followed.since, followed.number = now, 0
         if not self._may_decide(point, resource, datetime.fromtimestamp(now, UTC)):
             return None
         written = f'"resource":{{"type":{_quoted(resource.type)},"id":{_quoted(resource.id)}}}'
-        followed.resources[resource.type, resource.id] = written
+        followed.resources.setdefault(resource.type, {})[resource.id] = written
+        followed.number += 1
         return written
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer], now: float, steady: float) -> Learning:
