@@ -15,6 +15,7 @@ from tests.apps.node_kit import LONGEST, bounded, eventually
 from tests.apps.pdp_kit import EVALUATION, Serving, serving
 from tests.copies import Copy
 
+from penstock.apps.cli.policy.commands import DropNotes
 from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.options import open_key
 from penstock.authority.decisions.enforcement_point import EnforcementPoint
@@ -237,3 +238,15 @@ def test_errors_of_the_fabric_are_reported(penstock: Shell) -> None:
     ran = penstock("pep", "ask", "--key", "pep.key", "--fabric", "nats://127.0.0.1:1", *DOCTOR)
     assert (ran.status, "fabric.unreachable" in ran.err) == (3, True)
     assert "cli.usage" in penstock("pep", "ask", "--key", "pep.key", "--fabric", "http://x", *DOCTOR).err
+
+
+def test_strangers_cannot_fill_the_log() -> None:
+    said: list[str] = []
+    now = 100.0
+    notes = DropNotes(said.append, lambda: now)
+    for code in ("key.bad-signature", "key.bad-signature", "sexp.syntax", "key.bad-signature"):
+        notes(RefusedError(code, "junk"))
+    assert [line.rpartition(" ")[2] for line in said] == ["key.bad-signature", "sexp.syntax"]
+    now = 160.0
+    notes(RefusedError("key.bad-signature", "junk"))
+    assert len(said) == 3

@@ -4,10 +4,12 @@ import asyncio
 import ipaddress
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +73,26 @@ def pdp() -> None:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `penstock pdp serve`: run the decision service over HTTP, and as a decision point on a fabric.
+
+
+#: seconds in which requests that are dropped for one reason are reported once
+_NOTED: Final = 60.0
+
+
+class DropNotes:
+    """Report why requests are dropped, each code once a minute: strangers must not be able to fill the log."""
+
+    def __init__(self, note: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._note = note
+        self._clock = clock
+        self._noted: dict[str, float] = {}
+
+    def __call__(self, error: PenstockError) -> None:
+        """Report an error, or not."""
+        now = self._clock()
+        if now - self._noted.get(error.code, -inf) >= _NOTED:
+            self._noted[error.code] = now
+            self._note(f"requests or answers are dropped: {error.code}")
 
 
 @option_class
@@ -173,7 +195,7 @@ class _PointOptions:
                 lifetime=self.lifetime,
                 rate=AskRate(self.rate, 2 * self.rate),
                 links=links,
-                note=lambda error: _note(f"a request was dropped: {error.code}"),
+                note=DropNotes(_note, time.monotonic),
             ) as point,
             self._events(service, key),
         ):
