@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.apps.conftest import Shell
 
+from penstock.store.files.contexts import contexts_path
+
 URL = "penstock://127.0.0.1:7600"
 
 
@@ -123,6 +125,10 @@ def test_explain_is_about_the_principal_of_the_context(shell: Shell, monkeypatch
     monkeypatch.chdir(shell.folder / "elsewhere")
     assert shell.ok("explain", "--right", "subscribe").out.startswith("✓ reader may subscribe to Reading@0")
     assert shell("explain", "--right", "publish").code == "chain.no-authority"
+    Path("../reader.cert").unlink()
+    ran = shell("explain", "--right", "subscribe")
+    assert ran.code == "file.missing"
+    assert f"the context `demo` in {contexts_path()} names it: restore the file, or delete its path" in ran.err
     # Another principal's question has nothing to do with the context in use.
     assert shell("explain", "--right", "subscribe", "--principal", "../reader.key").code == "cli.resource"
 

@@ -14,6 +14,7 @@ from tests.apps.node_kit import running
 
 from penstock.apps.cli.doctor import HealthLevel, check_clocks, check_status
 from penstock.apps.cli.shared.revocations import RevocationCheck
+from penstock.store.files.contexts import contexts_path
 from penstock.store.files.name_book import NameBook
 
 ISSUE = ("cert", "issue", "--key", "demo/keys/acme.key", "--names", "demo/names.toml", "--overwrite")
@@ -206,7 +207,9 @@ def test_a_revoked_certificate(demo: Shell) -> None:
         # Names are those of the network's folder, wherever one stands.
         assert any(one["message"].endswith(" by acme") for one in findings(demo, "."))
         [hint] = [one["hint"] for one in findings(demo) if one["level"] == "problem"]
-        assert hint == f"to give the right back, run `{again}`, and then `{publish}`; otherwise delete the file"
+        # Who only deletes the file could not connect any more.
+        unless = f"otherwise delete the file, and its path in {contexts_path()} (context demo-reader)"
+        assert hint == f"to give the right back, run `{again}`, and then `{publish}`; {unless}"
         told = [one["hint"] for one in findings(demo, "--context", "demo-reader") if one["level"] == "problem"]
         assert told == [f"ask acme to give the right back: run `{again}`, and then `{publish}`"]
         # A broker says it too, about the certificates of a connection.

@@ -106,7 +106,8 @@ def test_a_role_from_appointment_to_revocation(book: Shell) -> None:
     assert all(one["satisfied"] for one in explained["rules"][0]["conditions"])
     ended = book.ok("role", "revoke", "1", "--dry-run", "-o", "json").json
     assert ([one["record"] for one in ended["ended"]], ended["written"]) == (["1", "2"], False)
-    book.ok("role", "fact", "assigned", "smith", "--set", "unknown")
+    ended = book.ok("role", "fact", "assigned", "smith", "--set", "unknown").out
+    assert ended == "ended: record 2, tracker(AB 1): fact `assigned(smith)` is not true\n"
     assert [one["record"] for one in book.ok("role", "show", "-o", "json").json["records"]] == ["1"]
     assert book("role", "revoke", "9").code == "role.no-record"
     assert book.ok("role", "revoke", "1").out.startswith("ended: record 1, court_order(AB 1, 7)")

@@ -117,6 +117,14 @@ def test_a_client_gets_the_chain_that_lasts_longest() -> None:
         complete(made.domain.state, SMITH.principal, Right.PUBLISH, V8516, NOW)
 
 
+def test_a_chain_leads_from_the_owner_to_the_holder_in_whatever_order_its_certificates_came() -> None:
+    made = Office()
+    made.register(TO_SMITH)
+    to_met = made.issue(MET, numberplate(Right.SUBSCRIBE), propagate=True)
+    found = complete(made.domain.state, SMITH.principal, Right.SUBSCRIBE, V8516, NOW)
+    assert [one.id for one in found.credentials] == [to_met.id, TO_SMITH.id]
+
+
 def test_chains_on_networks_are_completed_too() -> None:
     made = Office()
     network = NetworkName(PITO.principal, "UK Police Network")

@@ -38,6 +38,7 @@ from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
+from penstock.store.files.contexts import ContextFile
 from penstock.store.files.files import check_secret
 from penstock.store.files.name_book import DEFAULT_FILE, load_names
 from penstock.trust.credentials import Credentials
@@ -217,8 +218,8 @@ def _check_keys(files: list[Path]) -> Iterator[HealthFinding]:
 
 
 _EXPIRY: Final = {
-    Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `{0.renew}`, or delete the file"),
-    Expiry.REVOKED: (HealthLevel.PROBLEM, "to give the right back, {0.give_back}; otherwise delete the file"),
+    Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `{0.renew}`, or delete the file{1}"),
+    Expiry.REVOKED: (HealthLevel.PROBLEM, "to give the right back, {0.give_back}; otherwise delete the file{1}"),
     Expiry.INVALID: (HealthLevel.PROBLEM, "run `penstock cert show {0.files[0]}`, and ask the issuer for another one"),
     Expiry.EXPIRING: (HealthLevel.WARNING, "run `{0.renew}`"),
     Expiry.NEVER: (HealthLevel.WARNING, "run `{0.renew}` to give it a lifetime"),
@@ -230,7 +231,7 @@ def _check_certificates(
 ) -> Iterator[HealthFinding]:
     try:
         found = list(find_certificates((str(folder),), now, check=lambda _file: check))
-        spoken: dict[str, str] = {}
+        stored, spoken = ContextFile.load(), dict[str, str]()
         for names in sorted(folder.rglob(DEFAULT_FILE), reverse=True):
             spoken |= load_names(names).spoken()
     except PenstockError as error:
@@ -241,13 +242,21 @@ def _check_certificates(
             level, hint = _EXPIRY[one.expiry]
             words = speak(one.state, spoken)
             advice = RenewalAdvice.of(one.judged.statement.issuer, one.file, near=keys)
-            yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(advice))
+            hint = hint.format(advice, _named(stored, one.file))
+            yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint)
     valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
     if valid:
         number = counted(len(valid), "certificate")
         until = f"{number} valid until {min(valid):%Y-%m-%d} or longer"
         words = "none of these is revoked" if check.answered else "no broker was asked whether they are revoked"
         yield HealthFinding(HealthLevel.OK, "certificates", f"{until}; {words}")
+
+
+def _named(stored: ContextFile, file: str) -> str:
+    """Return where else to delete a certificate's path: a client whose context names a missing file cannot connect."""
+    path = Path(file).resolve()
+    found = [name for name, one in stored.contexts.items() if path in map(Path.resolve, map(Path, one.credentials))]
+    return f", and its path in {stored.path} (context {', '.join(found)})" if found else ""
 
 
 def _is_node_file(file: Path) -> bool:

@@ -803,6 +803,9 @@ def _asked_about(guard: str) -> str:
     return f"{guard.partition('#')[0]}, by the broker, about each event"
 
 
+_ELSEWHERE: Final = "certificates that it has, and that neither the context nor --credential names"
+
+
 def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     explanation = answer.explanation
     who = wording.who(explanation.principal)
@@ -810,7 +813,7 @@ def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
         yield f"    ✓ {who} is the owner"
     if answer.broker:
-        yield f"    ✓ {answer.broker} permits it by certificates that it has and that are not here"
+        yield f"    ✓ {answer.broker} permits it by {_ELSEWHERE}"
     if answer.last is not None:
         yield f"    ✗ {speak(str(answer.last), wording.names.spoken())}; only the broker has it"
     for link in explanation.links:
@@ -834,7 +837,7 @@ def _show_briefly(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     owner = ", as its owner" if not explanation.links and explanation.principal == explanation.root else ""
     yield f"✓ {wording.who(explanation.principal)} {_may(answer)}{owner}"
     if answer.broker:
-        yield f"    {answer.broker} permits it by certificates that it has and that are not here"
+        yield f"    {answer.broker} permits it by {_ELSEWHERE}"
     for way in answer.ways:
         facts = [fact for fact in _way_facts(way, answer.asked, wording) if fact not in _UNRESTRICTED]
         if facts:

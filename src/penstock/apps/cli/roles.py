@@ -28,7 +28,7 @@ from penstock.apps.cli.shared.options import (
     open_key,
     passphrase_option,
 )
-from penstock.apps.cli.shared.session import CommandSession, Verbs
+from penstock.apps.cli.shared.session import CommandSession, Verbs, speak
 from penstock.apps.cli.shared.stores import check_lasting, dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.role_book import RoleBook
@@ -323,7 +323,9 @@ class _Change:
         ended = [one for outcome in outcomes for one in outcome.ended]
         notices = [one for outcome in outcomes for one in outcome.notices]
         lines = [] if record is None else [f"record {record.id}: {_call(record)} for {names.show(record.principal)}"]
-        lines += [f"ended: record {one.record.id}, {_call(one.record)}: {one.reason}" for one in ended]
+        # Arguments that are principals are written in full.
+        spoken = {str(principal): petname for principal, petname in names.petnames.items()}
+        lines += [speak(f"ended: record {one.record.id}, {_call(one.record)}: {one.reason}", spoken) for one in ended]
         lines += [f"tell {names.show(domain)} that record {identifier} has ended" for domain, identifier in notices]
         data = {
             "record": None if record is None else record.as_dict(),

@@ -132,8 +132,9 @@ def _preference(branch: Branch) -> tuple[bytes, int, Sequence[str]]:
 
 
 def _bag(credentials: Credentials, because: Iterable[str]) -> Credentials:
-    chosen = set(because)
-    certificates = tuple(certificate for certificate in credentials if certificate.id in chosen)
+    by_id = {certificate.id: certificate for certificate in credentials}
+    # In the order of the chain, from the owner to the holder, which is not that in which the domain got them.
+    certificates = tuple(by_id[id_] for id_ in dict.fromkeys(because) if id_ in by_id)
     # Quorums that certificates name by their hash are known from the bag only. They are few.
     return Credentials(certificates, credentials.quorums)
 

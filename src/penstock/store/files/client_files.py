@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from penstock.codec.sexp import parse
 from penstock.crypto.keys import ProtectedKey, PublicKey, SigningKey, passphrase_bytes, read_key
-from penstock.errors import MalformedError, RefusedError
-from penstock.store.files.contexts import ConnectionContext, context_in_use, load_context
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.store.files.contexts import ConnectionContext, context_in_use, contexts_path, load_context
 from penstock.store.files.files import check_secret, read_file, within
 from penstock.store.files.name_book import ENVIRONMENT as NAMES
 from penstock.trust.credentials import Credentials, read_credentials
@@ -65,8 +65,16 @@ class OmittedArguments:
         return self.context.broker_principal or None if "url" in self._found else None
 
     def credential_files(self) -> tuple[str, ...]:
-        """Return the certificate files of the environment, or of the context if the key has come from it."""
+        """Return the certificate files of the environment, or of the context if the key has come from it.
+
+        Raises `FailedError` (`file.missing`) if the context names a file that was deleted.
+        """
         if "key" in self._found and self._before(CREDENTIALS):
+            for file in self.context.credentials:
+                if not Path(file).exists():
+                    named = f"the context `{context_in_use(self.chosen)}` in {contexts_path()} names it"
+                    hint = f"{named}: restore the file, or delete its path"
+                    raise FailedError("file.missing", f"there is no file `{file}`", hint=hint)
             return self.context.credentials
         return tuple(filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
 
