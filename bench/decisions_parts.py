@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from penstock.apps.answer_links import AnswerLinks
 from penstock.authority.decisions.coverage import Coverage, answer_key, request_key, resources
 from penstock.authority.decisions.decision_point import TOPICS, AskRate, PointDecision, PolicyDecisionPoint
+from penstock.authority.decisions.message_bytes import answer_bytes, request_bytes
 from penstock.authority.decisions.messages import (
     AccessAnswer,
     AccessRequest,
@@ -34,7 +35,6 @@ from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.trust.capabilities import DecisionRight, decision_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.signed import signed_bytes
 
 OWNER, PEP, *POINTS = (SigningKey(bytes([number]) * 32) for number in range(41, 47))
 STRANGER = SigningKey(bytes([99]) * 32)
@@ -128,7 +128,7 @@ class Attacker:
     def request(self, key: SigningKey) -> tuple[str, bytes]:
         asked = self.question()
         request = AccessRequest(asked, key.principal, self._number, datetime.now(UTC), 2_000, None)
-        return request_key(asked), signed_bytes(request, key)
+        return request_key(asked), request_bytes(request, key)
 
     async def junk_requests(self) -> None:
         await self._requests.publish(token_bytes(400), key=request_key(self.question()))
@@ -155,7 +155,7 @@ class Attacker:
         answer = AccessAnswer(
             asked.digest, AnswerEffect.DENY, (POLICY,), STRANGER.principal, now, now + timedelta(seconds=5)
         )
-        return signed_bytes(answer, STRANGER)
+        return answer_bytes(answer, STRANGER)
 
     async def hear(self, sample: Sample) -> None:
         """Keep what can be replayed."""
@@ -174,7 +174,7 @@ class Attacker:
         deny = AccessAnswer(
             asked.digest, AnswerEffect.DENY, (POLICY,), POINTS[0].principal, now, now + timedelta(seconds=5)
         )
-        forged = signed_bytes(deny, POINTS[0])
+        forged = answer_bytes(deny, POINTS[0])
         await self._answers.publish(self.answer(asked), key=key)
         await self._answers.publish(spoilt(forged), key=key)
 

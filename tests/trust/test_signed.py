@@ -10,21 +10,13 @@ from tests.budget import examples
 from tests.trust.kit import NOW, key, refused, who
 from tests.trust.policy_kit import BROKER, NEIGHBOUR, OWNER, PERIOD, RIGHTS, author, install, remove, revoke
 
-from penstock.codec.sexp import SExp, advanced, canonical, head, parse, parse_canonical, transport
+from penstock.codec.sexp import SExp, advanced, canonical, head, parse, transport
 from penstock.crypto import PublicKey, digest
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import Acknowledgement, HopStamp, PolicyEvent, RequireStamps, TimeStamp
 from penstock.trust.policy_state import publish
-from penstock.trust.signed import (
-    Claim,
-    SignedValue,
-    UnverifiedValue,
-    read_signed,
-    read_signed_bytes,
-    sign_value,
-    signed_bytes,
-)
+from penstock.trust.signed import Claim, SignedValue, UnverifiedValue, read_signed, sign_value
 
 KINDS: Final[tuple[type[Claim], ...]] = (PolicyEvent, TimeStamp, HopStamp, Acknowledgement)
 
@@ -68,25 +60,6 @@ def test_every_changed_byte_is_refused(signed: SignedValue[Claim]) -> None:
     for end in range(0, len(data), 7):
         with pytest.raises(PenstockError):
             read(data[:end])
-
-
-@EACH
-def test_bytes_are_read_as_lists_are(signed: SignedValue[Claim]) -> None:
-    data = signed.to_bytes()
-    signer = next(key(number) for number in (OWNER, BROKER) if who(number) == signed.value.signer)
-    assert signed_bytes(signed.value, signer) == data
-    body, seal = canonical(signed.body), data[len(b"(8:sequence") + len(canonical(signed.body)) : -1]
-    cases = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :] for place in range(0, len(data), 11)]
-    cases += [data + b"1:a", b"1:a" + data, data * 2, data[:-1], body + seal, b"(8:sequence" + body + b")" + seal]
-    cases += [b"(8:sequence%b%b1:a)" % (body, seal), b"(8:sequence%b)" % seal, b"(8:sequence)" + data]
-    for case in (data, *cases):
-        try:
-            found = read_signed(parse_canonical(case), *KINDS)
-        except PenstockError:
-            with pytest.raises(PenstockError):
-                read_signed_bytes(case, *KINDS)
-        else:
-            assert read_signed_bytes(case, *KINDS) == found
 
 
 @EACH

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from itertools import islice
 from typing import ClassVar, Final, Generic, TypeVar
 
-from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, parse_elements, text
+from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import MalformedError, RefusedError
@@ -108,8 +107,6 @@ class Claim(StatementRecord):
         return signer
 
 
-#: how the list of a statement and its signature begins
-_SEQUENCE: Final = b"(8:sequence"
 V_co = TypeVar("V_co", bound=Claim, covariant=True)
 V = TypeVar("V", bound=Claim)
 
@@ -190,19 +187,6 @@ def sign_value(value: V, key: Signer) -> SignedValue[V]:
     return SignedValue(value, sha256(signed).digest(), body, key.public, key.sign(signed))
 
 
-def signed_bytes(value: Claim, key: Signer) -> bytes:
-    """Return a statement with its signature in canonical form, to be sent immediately.
-
-    It is not read back as `sign_value` does. Raises `RefusedError` (`evolution.wrong-key`), and as `verify_fields`.
-    """
-    value.verify_fields()
-    if key.principal != value.signer:
-        raise _wrong_key(key.principal, value.signer)
-    signed = canonical(value.to_sexp())
-    seal = canonical(_signature_to_sexp(sha256(signed).digest(), key.public, key.sign(signed)))
-    return b"%b%b%b)" % (_SEQUENCE, signed, seal)
-
-
 def _wrong_key(found: Principal, wanted: Principal) -> RefusedError:
     return RefusedError(
         "evolution.wrong-key", f"a statement of {wanted.short} is signed by {found.short}", hint="only they can sign it"
@@ -210,11 +194,7 @@ def _wrong_key(found: Principal, wanted: Principal) -> RefusedError:
 
 
 def _to_sexp(body: SExp, hashed: bytes, key: PublicKey, signature: bytes) -> SExp:
-    return (b"sequence", body, _signature_to_sexp(hashed, key, signature))
-
-
-def _signature_to_sexp(hashed: bytes, key: PublicKey, signature: bytes) -> SExp:
-    return (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), signature)
+    return (b"sequence", body, (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), signature))
 
 
 def signed_form(*kinds: type[V]) -> Form[UnverifiedValue[V]]:
@@ -229,28 +209,15 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
     (`evolution.signature-mismatch`).
     """
     match value:
-        case (b"sequence", tuple(body), tuple(seal)):
-            return _read_signed(body, canonical(body), seal, kinds)
-    raise malformed("not a signed statement")
-
-
-def read_signed_bytes(data: bytes, *kinds: type[V]) -> UnverifiedValue[V]:
-    """Read a signed statement in canonical form. Raises as `read_signed`, and `MalformedError` (`sexp.*`)."""
-    match [*islice(parse_elements(data), 3)]:
-        case [(tuple(body), signed), (tuple(seal), sealed)]:
-            if data == b"%b%b%b)" % (_SEQUENCE, signed, sealed):
-                return _read_signed(body, signed, seal, kinds)
-    raise malformed("not a signed statement")
-
-
-def _read_signed(
-    body: tuple[SExp, ...], signed: bytes, seal: tuple[SExp, ...], kinds: tuple[type[V], ...]
-) -> UnverifiedValue[V]:
-    match seal:
-        case (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(signature)):
+        case (
+            b"sequence",
+            tuple(body),
+            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(signature)),
+        ):
             kind = next((kind for kind in kinds if sexp_head(body) == kind.HEAD), None)
             if kind is None:
                 raise malformed("a signed statement of another kind than was expected")
+            signed = canonical(body)
             if hashed != sha256(signed).digest():
                 raise RefusedError(
                     "evolution.signature-mismatch",
