@@ -92,7 +92,7 @@ def test_without_a_context_a_command_says_what_to_do(shell: Shell) -> None:
     ran = shell("net", "show", "--network", "acme/demo", "--key", "reader.key")
     assert (ran.status, ran.code) == (2, "client.environment")
     assert "--broker" in ran.err
-    assert "penstock context add" in ran.err
+    assert "`penstock context add`, or `penstock init` for a new network" in ran.err
 
 
 def test_options_and_environment_come_before_the_context_in_use(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ WRONG = {
 CASES = {
     "a noun": ("explan", "cli.usage", "`explain`"),
     "a verb": ("cert isue", "cli.usage", "`issue`"),
+    "a verb of another noun": ("cert revoke b.cert", "cli.usage", "`penstock net revoke`"),
+    "a network, from nothing": ("up", "cli.usage", "hint: `penstock init`"),
     "a job": ("pipeline ingst", "cli.usage", "`ingest`"),
     "an option": ("cert show b.cert --nams x", "cli.usage", "`--names`"),
     "an old option": ("cert issue --forse x=1", "cli.usage", "hint: `penstock cert issue --help` shows how"),

@@ -282,7 +282,8 @@ def test_a_refusal_says_what_was_asked_and_the_rest_to_those_who_may_know() -> N
             await refused("broker.not-operator", client.status())
             await refused("broker.not-permitted", client.add_type(signed(definition("Golf", {}))))
             await refused("broker.not-permitted", client.remove_type(NEWS.name))
-            await refused("broker.unknown-type", client.subscribe(definition("Chess", {}).name))
+            error = await refused("broker.unknown-type", client.subscribe(definition("Chess", {}).name))
+            assert "`penstock net install`" in error.hint
 
     run(main())
 

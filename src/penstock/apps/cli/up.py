@@ -72,7 +72,8 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
         show(EXAMPLE.rstrip("\n").split("\n"))
         return None
     if options.file is None:
-        raise MalformedError("cli.usage", "missing argument `FILE`", hint="`penstock up --example` prints one")
+        hint = "`penstock init` creates a folder to give, and `penstock up --example` prints a file with all keys"
+        raise MalformedError("cli.usage", "missing argument `FILE`", hint=hint)
     # `penstock init` writes a folder.
     file = str(Path(options.file) / NODE_FILE) if Path(options.file).is_dir() else options.file
     loaded = load_node(file, session.now)

@@ -120,7 +120,7 @@ class Library:
             raise RefusedError(
                 "broker.unknown-type",
                 f"`{name.name}` version {name.version} is not known here",
-                hint="its owner installs it with `add_type`",
+                hint="check its name; its owner installs it with `penstock net install` or `Client.add_type`",
             )
         return definition
 

@@ -54,7 +54,8 @@ class OmittedArguments:
             raise MalformedError(
                 "client.environment",
                 f"the {_FIELDS[argument]} is missing: `{variable}` is not set, and no context in use has it",
-                hint=f"give `{self.written[argument]}`, set `{variable}`, or add a context: `penstock context add`",
+                hint=f"give `{self.written[argument]}`, set `{variable}`, or add a context: `penstock context add`, or "
+                "`penstock init` for a new network",
             )
         if found:
             self._found.add(argument)

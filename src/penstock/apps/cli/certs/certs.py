@@ -201,7 +201,7 @@ def _line(one: Judged, wording: Wording) -> str:
 # The commands.
 
 
-@click.group(cls=Verbs)
+@click.group(cls=Verbs, elsewhere=dict.fromkeys(("revoke", "publish"), "penstock net"))
 def cert() -> None:
     """Issue, list, renew and verify certificates, which grant rights."""
 

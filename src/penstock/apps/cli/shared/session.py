@@ -180,7 +180,7 @@ class _Commands(click.Group):
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             if name in self.elsewhere:
-                hint = f"`{self.elsewhere[name]} {name}` is another command"
+                hint = f"did you mean `{self.elsewhere[name]} {name}`?"
             elif name in self.meant:
                 hint = f"did you mean `{ctx.command_path} {self.meant[name]}`?"
             else:
