@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from tests.copies import Copy
 from penstock.apps.cli.policy.commands import DropNotes
 from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.options import open_key
+from penstock.authority.decisions.coverage import request_key
+from penstock.authority.decisions.decision_point import TOPICS
 from penstock.authority.decisions.enforcement_point import EnforcementPoint
 from penstock.authority.decisions.modes import AskedDecision
-from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.errors import RefusedError
+from penstock.fabric import Sample
 from penstock.fabric.nats import NatsFabric
 from penstock.testing.nats import NatsServer
 
@@ -71,6 +75,17 @@ def asking(server: NatsServer, *more: str) -> list[str]:
 def serving_on(bundle: Path, server: NatsServer, who: str, *more: str) -> Iterator[Serving]:
     with serving(bundle, *point(server, who), *more, log=bundle.parent / f"{who}.log") as pdp:
         yield pdp
+
+
+@contextmanager
+def doomed(bundle: Path, server: NatsServer, who: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `penstock pdp serve` until it is killed."""
+    words = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *point(server, who)]
+    process = Copy(words, stdout=subprocess.PIPE, text=True)
+    with bounded(process):
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
 
 
 def test_a_service_answers_over_http_and_a_fabric_by_the_same_policies(penstock: Shell, server: NatsServer) -> None:
@@ -172,62 +187,90 @@ def test_rights_on_decisions_are_shown_and_checked(penstock: Shell) -> None:
 
 def test_nothing_hangs_and_nothing_is_permitted_when_processes_are_killed(penstock: Shell) -> None:
     bundle = lay_out(penstock)
-    question = AccessQuestion.of(("user", "alice"), "read", ("record", "7"), {})
-    doctor = AccessQuestion(
-        type(question.subject)("user", "alice", {"role": "doctor"}), question.action, question.resource
-    )
+    ids = count(7)
 
-    async def outcome(enforcing: EnforcementPoint) -> AskedDecision | str:
+    def doctor() -> AccessQuestion:
+        """Return a question that nobody has asked."""
+        return AccessQuestion.of(Entity("user", "alice", {"role": "doctor"}), "read", ("record", str(next(ids))))
+
+    async def outcome(enforcing: EnforcementPoint, question: AccessQuestion) -> AskedDecision | str:
         began = time.monotonic()
         try:
-            return await enforcing.ask(doctor)
+            return await enforcing.ask(question)
         except RefusedError as error:
             assert time.monotonic() - began < 20
             return error.code
 
     async def until(enforcing: EnforcementPoint, *, permitted: bool) -> None:
         async with asyncio.timeout(60):
-            while isinstance(found := await outcome(enforcing), str) is permitted:
+            while isinstance(found := await outcome(enforcing, doctor()), str) is permitted:
                 await asyncio.sleep(0.01)
             assert isinstance(found, str) or found.permits()
 
     async def play(server: NatsServer) -> None:
         rights = DecisionRights(open_key("hospital.key", None).principal, load_credentials(["pdp1.cert", "pdp2.cert"]))
         key, prefix = open_key("pep.key", None), f"cli{id(server) % 1000}"
-        with serving_on(bundle, server, "pdp2") as second:
-            first = Copy(
-                ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *point(server, "pdp1")],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            with bounded(first, LONGEST):
-                assert first.stdout is not None
-                assert first.stdout.readline()
-                async with (
-                    await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as fabric,
-                    EnforcementPoint(fabric, key, rights, timeout=1.0) as enforcing,
-                ):
-                    await until(enforcing, permitted=True)
-                    # An enforcement point and a decision point die in the middle of requests.
-                    words = asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "30s")
-                    waiting = Copy(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    many = [asyncio.ensure_future(outcome(enforcing)) for _ in range(20)]
-                    await asyncio.sleep(0)
-                    first.send_signal(signal.SIGKILL)
-                    waiting.send_signal(signal.SIGKILL)
-                    first.wait(60)
-                    waiting.wait(60)
-                    await asyncio.gather(*many)
-                    await until(enforcing, permitted=True)
-                    # The server dies in the middle of a request: it is refused, and none is permitted until it is back.
-                    server.kill()
-                    assert isinstance(await outcome(enforcing), str)
-                    server.start()
-                    await until(enforcing, permitted=True)
-                    second.process.send_signal(signal.SIGSTOP)
-                    assert await outcome(enforcing) == "pep.no-answer"
-                    second.process.send_signal(signal.SIGCONT)
-                    await until(enforcing, permitted=True)
+        passed_on: set[str] = set()
+
+        async def see(sample: Sample) -> None:
+            passed_on.add(sample.key)
+
+        async def in_flight(question: AccessQuestion) -> None:
+            """Wait until the server has passed a request on."""
+            async with asyncio.timeout(60):
+                while request_key(question) not in passed_on:
+                    await asyncio.sleep(0.002)
+
+        async def ask() -> "asyncio.Future[AskedDecision | str]":
+            question = doctor()
+            asked = asyncio.ensure_future(outcome(enforcing, question))
+            await in_flight(question)
+            return asked
+
+        async with (
+            asyncio.timeout(LONGEST),
+            await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as watching,
+            await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as fabric,
+            EnforcementPoint(fabric, key, rights, timeout=0.5) as enforcing,
+        ):
+            await TOPICS.declare(watching)
+            await watching.subscribe(TOPICS.requests, callback=see)
+            with doomed(bundle, server, "pdp1") as first, doomed(bundle, server, "pdp2") as second:
+                await until(enforcing, permitted=True)
+                # An enforcement point dies in the middle of its request, which no policy covers.
+                words = asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "50s")
+                waiting = Copy(words, stdout=subprocess.PIPE, text=True)
+                with bounded(waiting):
+                    await in_flight(AccessQuestion.of(("user", "alice"), "read", ("invoice", "7")))
+                    waiting.kill()
+                    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("", -signal.SIGKILL)
+                await until(enforcing, permitted=True)
+                # Both decision points have a request and have not answered it. One dies, and the other goes on.
+                for process in (first, second):
+                    process.send_signal(signal.SIGSTOP)
+                asked = await ask()
+                first.kill()
+                first.wait(60)
+                assert not asked.done() or await asked == "pep.no-answer"
+                second.send_signal(signal.SIGCONT)
+                await asked
+                await until(enforcing, permitted=True)
+                # The only one that is left dies in the middle of a request.
+                second.send_signal(signal.SIGSTOP)
+                asked = await ask()
+                second.kill()
+                assert await asked == "pep.no-answer"
+            # One is restarted. The server dies in the middle of a request, and nothing is permitted until it is back.
+            with serving_on(bundle, server, "pdp1") as again:
+                await until(enforcing, permitted=True)
+                again.process.send_signal(signal.SIGSTOP)
+                asked = await ask()
+                server.kill()
+                again.process.send_signal(signal.SIGCONT)
+                assert isinstance(await asked, str)
+                assert isinstance(await outcome(enforcing, doctor()), str)
+                server.start()
+                await until(enforcing, permitted=True)
 
     with NatsServer() as server:
         asyncio.run(play(server))

@@ -34,6 +34,7 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.fabric import EmbeddedFabric, Publisher, Sample
 from penstock.fabric.tasks import waited_for
 from penstock.model.principals import Principal
+from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.results import XacmlDecision
 from penstock.testing.fabric_suite import ManualClock, refused
 from penstock.trust.signed import sign_value
@@ -246,6 +247,22 @@ def test_newest_waits_and_takes_the_newest() -> None:
             assert not task.done()
             await service.say(answer(key=OTHER, rests_on=(NEW,)), OTHER)
             assert task.result().permits()
+
+    run(test)
+
+
+def test_a_decision_tuple_waits_and_combines_the_effects_of_all() -> None:
+    async def test(service: Service) -> None:
+        unanimous = DecisionTuple.of({"P": "#P > 0 and #D = 0", "D": "#D > 0"})
+        point = await service.point(mode=AnswerMode.parse(f"tuple:0.5:{unanimous.id}"))
+        for effect in (AnswerEffect.PERMIT, AnswerEffect.DENY):
+            async with asking(point) as task:
+                await service.say(answer())
+                await service.say(answer(key=OTHER, effect=effect), OTHER)
+                assert not task.done()
+                await service.clock.advance(0.6)
+                assert (task.result().effect, len(task.result().answers)) == (effect, 2)
+        assert point.counts["disagreements"] == 1
 
     run(test)
 
