@@ -1,23 +1,25 @@
 """`penstock conformance`: the suites of others, where they are there, and the answer when there is none."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
 from tests.apps.conftest import Shell
 from tests.apps.pdp_kit import serving
 
 from penstock.apps.cli.shared.options import open_key
-from penstock.authority.decisions.authzen_events import EventDecisionPoint
+from penstock.authority.decisions.authzen_events import EventDecisionPoint, EventEnforcementPoint
 from penstock.authority.decisions.authzen_nats import NatsEvents
 from penstock.authority.decisions.cloud_events import key_id
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.crypto import SigningKey
 from penstock.policy.language.requests import RESOURCE_ID
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
+from penstock.policy.syntax.json.requests import Json
 from penstock.testing.nats import NatsServer
 
 
@@ -53,8 +55,8 @@ def test_a_folder_that_is_none(penstock: Shell) -> None:
 
 
 @contextmanager
-def decision_point(url: str, point: Callable[[NatsEvents], EventDecisionPoint]) -> Iterator[None]:
-    """Run a decision point in a thread of its own, as another program would."""
+def beside(url: str, point: Callable[[NatsEvents], AbstractAsyncContextManager[object]]) -> Iterator[None]:
+    """Run a point in a thread of its own, as another program would."""
     ready, loop, done = Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
@@ -87,7 +89,7 @@ def test_a_wrong_decision_point_is_found(penstock: Shell) -> None:
         def careless(on: NatsEvents) -> EventDecisionPoint:
             return EventDecisionPoint(on, point, permit, senders=[suite.public])
 
-        with decision_point(server.url, careless):
+        with beside(server.url, careless):
             done = penstock(*command, "-o", "json")
     # Each check has the number of its section.
     failed = {one["check"]: one["section"] for one in done.json["checks"] if not one["passed"]}
@@ -124,6 +126,27 @@ def test_the_decision_service_passes(penstock: Shell) -> None:
             )
             done = penstock(*check, "--wait", "50ms", "--timeout", "60s")
     assert (done.status, "17 of 17 checks passed" in done.out) == (0, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("careless", [False, True])
+def test_an_enforcement_point_is_checked(penstock: Shell, *, careless: bool) -> None:
+    penstock.ok("key", "new", "suite.key")
+    suite, key = open_key(str(penstock.folder / "suite.key"), None), SigningKey(bytes(32))
+
+    def driver(on: NatsEvents) -> AbstractAsyncContextManager[object]:
+        point = EventEnforcementPoint(on, key, points=[suite.public], timeout=3.0)
+
+        async def conclude(asked: Mapping[str, Json]) -> Mapping[str, Json]:
+            return {"decision": (await point.evaluate(asked)).decision or careless}
+
+        return on.be_asked(conclude)
+
+    with NatsServer() as server, beside(server.url, driver):
+        check = ("conformance", "authzen-pubsub", "--pep", server.url, "--key", "suite.key", "--timeout", "60s")
+        done = penstock(*check, "--point-key", key_id(key.public), "-o", "json")
+    failed = {one["check"] for one in done.json["checks"] if not one["passed"]}
+    assert (done.status, bool(failed)) == (int(careless), careless)
 
 
 def test_what_to_check_must_be_said(penstock: Shell) -> None:
