@@ -24,11 +24,13 @@ from tests.spoiled import flipped
 
 from penstock.authority.decisions.coverage import Coverage, answer_key, request_key, resources, tuples
 from penstock.authority.decisions.decision_point import TOPICS, AskRate, PointDecision, PolicyDecisionPoint
+from penstock.authority.decisions.links import TakeMessage
 from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, AnswerEffect, read_answer
 from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric import EmbeddedFabric, Publisher
+from penstock.model.principals import Principal
 from penstock.policy.language.results import Obligation, XacmlDecision
 from penstock.testing.fabric_suite import ManualClock
 from penstock.trust.capabilities import DecisionRight
@@ -174,7 +176,7 @@ def test_only_authenticated_requests_in_time_are_evaluated() -> None:
             # A copy costs neither an evaluation nor the sender's rate.
             await bench.send(good)
             await bench.send(good, at=request_key(asked("document", "1").question))
-            assert (len(source.asked), point.counts["copies"]) == (1, 2)
+            assert (len(source.asked), point.counts["copies"], point.counts["misdirected"]) == (1, 1, 1)
 
     run(test)
 
@@ -202,6 +204,48 @@ def test_a_sender_that_asks_too_often_does_not_slow_others_down() -> None:
             for number in range(10, 15):
                 await bench.send(request(key=STRANGER, number=number, time=now), STRANGER)
             assert len(source.asked) == 6
+
+    run(test)
+
+
+def test_nobody_brings_a_request_to_points_that_do_not_cover_it() -> None:
+    async def test(bench: Bench) -> None:
+        source, rate = Policies({}, covers=resources(("invoice", None))), AskRate(per_second=0, burst=1)
+        async with PolicyDecisionPoint(bench.fabric, PDP, source, clock=bench.clock, rate=rate) as point:
+            # The answer would be NotApplicable, and the sender would have used up its rate.
+            await bench.send(request(), at=request_key(asked("invoice", "1").question))
+            assert (source.asked, bench.answers, point.counts["misdirected"]) == ([], [], 1)
+            await bench.send(asked("invoice", "1"))
+            assert len(source.asked) == 1
+
+    run(test)
+
+
+class Heard:
+    """Links over which a test speaks to the point."""
+
+    address = "pdp:1"
+
+    def listen(self, take: TakeMessage) -> None:
+        """Keep the receiver."""
+        self.take = take
+
+    async def send(self, address: str, principal: Principal, data: bytes) -> None:
+        """Nothing is sent here."""
+        raise AssertionError
+
+
+def test_nobody_uses_up_the_rate_of_others_over_a_link() -> None:
+    async def test(bench: Bench) -> None:
+        links, rate, replies = Heard(), AskRate(per_second=0, burst=1), list[bytes]()
+        settings: Any = {"clock": bench.clock, "rate": rate, "links": links}
+        async with PolicyDecisionPoint(None, PDP, Policies(), **settings) as point:
+            data = sign_value(request(), PEP).to_bytes()
+            links.take(STRANGER.principal, data, replies.append)
+            assert (point.counts["misdirected"], replies) == (1, [])
+            # It is neither a copy now, nor one too many.
+            links.take(PEP.principal, data, replies.append)
+            assert len(replies) == 1
 
     run(test)
 

@@ -267,6 +267,52 @@ def test_a_decision_tuple_waits_and_combines_the_effects_of_all() -> None:
     run(test)
 
 
+def test_an_older_answer_of_a_point_does_not_keep_its_newer_one_out() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("newest:0.5"))
+        newer = answer(rests_on=(NEW,), effect=AnswerEffect.DENY)
+        before = answer(rests_on=(OLD,), issued=NOW - timedelta(seconds=3), until=NOW + timedelta(seconds=2))
+        for said in ((before, newer), (newer, before)):
+            async with asking(point) as task:
+                for one in said:
+                    await service.say(one)
+                await service.clock.advance(0.6)
+                assert task.result().effect is AnswerEffect.DENY
+                assert not task.result().disagreed
+
+    run(test)
+
+
+def test_an_answer_that_ends_while_others_are_waited_for_does_not_count() -> None:
+    async def test(service: Service) -> None:
+        point = await service.point(mode=AnswerMode.parse("newest:0.5"))
+        async with asking(point) as task:
+            await service.say(answer(until=NOW + timedelta(seconds=0.2)))
+            await service.clock.advance(0.6)
+            with refused("pep.not-believed"):
+                await task
+            assert point.counts["late"] == 1
+
+    run(test)
+
+
+def test_an_answer_does_not_count_if_newer_policies_are_seen_while_it_waits() -> None:
+    async def test(service: Service) -> None:
+        point, other = await service.point(mode=AnswerMode.parse("n:2")), AccessQuestion.of(("u", "b"), "r", ("d", "1"))
+        async with asking(point) as task:
+            await service.say(answer(rests_on=(OLD,)))
+            async with asking(point, other) as newer:
+                for key in (PDP, OTHER):
+                    await service.say(answer(other, key=key, rests_on=(NEW,)), key, other.digest)
+                assert newer.result().permits()
+            await service.say(answer(key=OTHER, rests_on=(NEW,)), OTHER)
+            assert (task.done(), point.counts["stale"]) == (False, 1)
+            await service.say(answer(issued=NOW + timedelta(seconds=1), rests_on=(NEW,)))
+            assert task.result().permits()
+
+    run(test)
+
+
 def test_first_takes_older_policies_too() -> None:
     async def test(service: Service) -> None:
         point = await service.point()

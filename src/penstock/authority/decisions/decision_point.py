@@ -4,9 +4,10 @@
         ...
         await point.replace(newer)  # other policies: subscriptions follow
 
-For each request, in this order: (1) it is a request, and not too old; (2) its sender may ask about the resource; (3) it
-is not a copy; (4) the signature is the sender's; (5) the sender has not asked too often. Only then policies are
-evaluated. Whatever fails is dropped and counted: the sender's enforcement point refuses when nothing comes.
+For each request, in this order: (1) it is a request, came where its sender sends it (under its own key, or over the
+sender's link), and is not too old; (2) its sender may ask about the resource; (3) it is not a copy; (4) the signature
+is the sender's; (5) the sender has not asked too often. Only then policies are evaluated. Whatever fails is dropped and
+counted: the sender's enforcement point refuses when nothing comes. Nobody else can use up what a sender may ask.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, Self, TypeAlias
 
-from penstock.authority.decisions.coverage import Coverage, answer_key
+from penstock.authority.decisions.coverage import Coverage, answer_key, request_key
 from penstock.authority.decisions.links import LinkReply, PointLinks
 from penstock.authority.decisions.message_bytes import answer_bytes, request_from_bytes
 from penstock.authority.decisions.messages import (
@@ -205,7 +206,8 @@ class PolicyDecisionPoint:
     # Requests.
 
     async def _hear(self, sample: Sample) -> None:
-        request = self._accept(sample.data)
+        # Under another key, anybody could bring a request to points that do not cover it.
+        request = self._accept(sample.data, lambda found: request_key(found.question) == sample.key)
         if request is None:
             return
         answer = self._answer(request)
@@ -220,12 +222,9 @@ class PolicyDecisionPoint:
                 self._drop("unsent", error)
 
     def _hear_link(self, principal: Principal, data: bytes, reply: LinkReply) -> None:
-        request = self._accept(data)
+        # Whoever has the link could let the point answer to others' requests.
+        request = self._accept(data, lambda found: found.sender == principal)
         if request is None:
-            return
-        if request.sender != principal:
-            # Whoever has the link could let the point answer to others' requests.
-            self.counts["misdirected"] += 1
             return
         answer = self._answer(request)
         if answer is not None:
@@ -252,7 +251,7 @@ class PolicyDecisionPoint:
         self.counts[why] += 1
         self._note(error)
 
-    def _accept(self, data: bytes) -> AccessRequest | None:
+    def _accept(self, data: bytes, is_here: Callable[[AccessRequest], bool]) -> AccessRequest | None:
         """Return a request that is to be answered; see the module for the order of checks."""
         self.counts["requests"] += 1
         try:
@@ -261,7 +260,7 @@ class PolicyDecisionPoint:
             self._drop("malformed", error)
             return None
         request, now = found.value, self._clock.now()
-        why = self._problem(found, now)
+        why = self._problem(found, now) if is_here(request) else "misdirected"
         if why is None:
             try:
                 found.verify()

@@ -304,7 +304,7 @@ class EnforcementPoint:
             self._note(error)
 
     def _conclude(self, waiting: _Waiting) -> AskedDecision:
-        answers, mode = [*waiting.answers.values()], self._mode
+        answers, mode = self._current(waiting), self._mode
         if not answers:
             raise self._refusal(waiting)
         for answer in answers:
@@ -375,7 +375,9 @@ class EnforcementPoint:
             self.counts["unasked"] += 1
             return
         mark = hash(data)
-        if answer.point in waiting.answers or mark in waiting.seen:
+        known = waiting.answers.get(answer.point)
+        if mark in waiting.seen or (known is not None and answer.issued <= known.value.issued):
+            # A later answer counts instead: the first one may be a copy that somebody kept.
             self.counts["copies"] += 1
             return
         if len(waiting.seen) < PEP_ANSWERS:
@@ -388,11 +390,21 @@ class EnforcementPoint:
                 why = "forged"
             else:
                 waiting.answers[answer.point] = verified
-                if len(waiting.answers) >= waiting.enough:
+                if len(waiting.answers) >= waiting.enough and len(self._current(waiting)) >= waiting.enough:
                     self._finish(waiting)
                 return
         waiting.dropped[why] += 1
         self.counts[why] += 1
+
+    def _current(self, waiting: _Waiting) -> list[SignedValue[AccessAnswer]]:
+        """Return the answers, without those that ended or became stale while others were waited for."""
+        for point, answer in [*waiting.answers.items()] if self._mode.compares else ():
+            why = self._problem(waiting.question, answer.value)
+            if why is not None:
+                del waiting.answers[point]
+                waiting.dropped[why] += 1
+                self.counts[why] += 1
+        return [*waiting.answers.values()]
 
     def _problem(self, question: AccessQuestion, answer: AccessAnswer) -> str | None:
         now = self._now()
