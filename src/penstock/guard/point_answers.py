@@ -5,6 +5,7 @@ here: a question without an answer permits nothing, and is remembered, so that i
 about types of named owners only, and about publishing and subscribing: a permit means the whole type.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,6 +43,8 @@ class PointAnswers:
         self.owners = frozenset(owners)
         #: questions that were asked, the last ones at the end, with their answers
         self.questions: dict[PointQuestion, PointAnswer | None] = {}
+        #: principals whose answers gave way to other questions: what was permitted to them is to be decided again
+        self.evicted: set[Principal] = set()
 
     def rule(self, request: Request) -> Ruling:
         """Return a branch if a decision point permits, an error if none has answered."""
@@ -66,9 +69,16 @@ class PointAnswers:
         """Return the answer to a question, and remember the question."""
         answer = self.questions.pop(question, None)
         if len(self.questions) >= CACHE_ENTRIES:
-            self.questions.pop(next(iter(self.questions)))
+            self._evict()
         self.questions[question] = answer
         return answer
+
+    def _evict(self) -> None:
+        """Forget the oldest question of the principal that has most of them, so that nobody displaces others."""
+        [(greedy, _)] = Counter(question.principal for question in self.questions).most_common(1)
+        oldest = next(question for question in self.questions if question.principal == greedy)
+        if self.questions.pop(oldest) is not None:
+            self.evicted.add(greedy)
 
     def put(self, question: PointQuestion, answer: PointAnswer | None) -> bool:
         """Use another answer to a question that was asked, or none; return whether rulings change."""

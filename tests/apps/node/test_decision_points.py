@@ -15,6 +15,7 @@ from tests.apps.node_kit import lay_out, node_file, running
 from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, Policies, answer
 
 from penstock.apps.cli.shared.options import open_key
+from penstock.apps.node import decision_points
 from penstock.apps.node.config import read_node_file
 from penstock.apps.node.decision_points import BrokerPoints
 from penstock.apps.node.load import PointsPlace
@@ -25,6 +26,7 @@ from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.fabric.nats import NatsFabric
+from penstock.guard import point_answers
 from penstock.guard.point_answers import PointQuestion
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
@@ -167,6 +169,47 @@ def test_points_are_asked_no_more_often_than_configured() -> None:
         await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
         await points.look()
         assert len(points.asked) == 1
+
+    run(test)
+
+
+def test_a_client_with_many_questions_neither_displaces_others_nor_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(point_answers, "CACHE_ENTRIES", 8)
+
+    async def test() -> None:
+        points = Points(refresh=3_600.0)
+        for principal in (READER, WRITER):
+            await points.broker.prepare(principal, Right.SUBSCRIBE, NAME)
+        assert await points.look(READER, WRITER) == {READER, WRITER}
+        points.says = None
+        for number in range(10):
+            await points.broker.prepare(WRITER, Right.SUBSCRIBE, TypeName(OWNER.principal, f"junk{number}"))
+        # Nobody would follow the answer that it has lost, so that what was permitted is decided again.
+        assert (points.permits(), await points.look(READER, WRITER)) == (True, {WRITER})
+        assert len(points.broker.authority.questions) == 8
+
+    run(test)
+
+
+def test_a_client_with_many_questions_does_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_points, "_TOGETHER", 2)
+
+    async def test() -> None:
+        points = Points()
+        for number in range(4):
+            await points.broker.prepare(WRITER, Right.SUBSCRIBE, TypeName(OWNER.principal, f"junk{number}"))
+        points.held.clear()
+        points.broker.look((READER, WRITER))
+        preparing = asyncio.ensure_future(points.broker.prepare(READER, Right.SUBSCRIBE, NAME))
+        await asyncio.sleep(0)
+        points.held.set()
+        await preparing
+        # It was asked although there was no place at first, and has its turn again.
+        assert points.permits() is True
+        points.asked.clear()
+        for _ in range(3):
+            await points.look(READER, WRITER)
+        assert str(READER) in {one.subject.id for one in points.asked}
 
     run(test)
 

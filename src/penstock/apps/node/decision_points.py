@@ -66,6 +66,8 @@ class BrokerPoints:
             return
         question = PointQuestion(principal, right, name.key)
         if self.authority.answer(question) is None:
+            while question not in self._waiting and len(self._waiting) >= _TOGETHER:
+                await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([self._ask(question)])
 
     async def follow(
@@ -88,22 +90,27 @@ class BrokerPoints:
         for question, answer in [*questions.items()]:
             if answer is not None and answer.until <= moment:
                 self._put(question, None)
-            if now - self._last.get(question, -self._place.refresh) >= self._place.refresh:
-                self._ask(question)
         for question in [one for one in self._last if one not in questions]:
             del self._last[question]
-        affected = frozenset(self._changed)
+        last, due = self._last, now - self._place.refresh
+        # Whoever waits longest is first, so that a client with many questions does not starve the others.
+        waiting = [one for one in questions if one not in self._waiting and last.get(one, due) <= due]
+        for question in sorted(waiting, key=lambda one: last.get(one, 0.0)):
+            if len(self._waiting) >= _TOGETHER:
+                break
+            self._ask(question)
+        affected = frozenset(self._changed | self.authority.evicted)
         self._changed.clear()
+        self.authority.evicted.clear()
         return affected
 
     def _ask(self, question: PointQuestion) -> "asyncio.Task[None]":
         waiting = self._waiting.get(question)
-        if waiting is None and len(self._waiting) < _TOGETHER:
+        if waiting is None:
             self._last[question] = asyncio.get_running_loop().time()
             waiting = self._waiting[question] = in_background("asking decision points", self._asked(question))
             waiting.add_done_callback(lambda _: self._waiting.pop(question, None))
-        # If too many wait, so does this one: until one of them is done.
-        return waiting or next(iter(self._waiting.values()))
+        return waiting
 
     async def _asked(self, question: PointQuestion) -> None:
         asked = AccessQuestion.of(
