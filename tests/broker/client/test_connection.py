@@ -72,6 +72,26 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
     run(main())
 
 
+def test_a_lost_connection_is_told_and_so_is_the_next() -> None:
+    async def main() -> None:
+        port = free_port()
+        told: list[str | None] = []
+        async with running(READ, port=port) as node:
+            reader = client_of(node, PDA)
+            await reader.__aenter__()
+            reader.watch_connection(lambda lost: told.append(None if lost is None else lost.code))
+            assert told == []
+        await until(lambda: told != [])
+        assert [code for code in told if code is None] == []
+        async with running(READ, port=port):
+            await until(lambda: told[-1] is None)
+            assert len(told) == 2
+            await reader.close()
+        assert len(told) == 2
+
+    run(main())
+
+
 def test_a_refusal_after_a_restart_ends_what_stood() -> None:
     async def main() -> None:
         port = free_port()

@@ -352,7 +352,8 @@ def sub(options: _Sub) -> None:
     """Subscribe to a type and its sub-types, and print the events that you may see until you stop it.
 
     With -o json each event is a line, a CloudEvent that `penstock pub` accepts. Attributes that you may not see are
-    null. If your right is withdrawn, a line on standard error says so, and the command waits until it is granted again.
+    null. If your right is withdrawn, or the connection is lost, a line on standard error says so, and the command goes
+    on when the right is granted again or the broker is back.
     The exit status is 3 if --timeout ends the command before --count events have arrived.
     """
     call = options.client.call(options.of_type.type_files)
@@ -362,6 +363,7 @@ def sub(options: _Sub) -> None:
 
     async def subscribe(stop: asyncio.Event) -> int:
         async with call.client() as client:
+            client.watch_connection(printer.connection)
             await client.watch_rights(printer.right)
             held = await client.subscribe(source, options.selector)
             aside(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"))
@@ -438,6 +440,17 @@ class _Printer:
         else:
             say(self._rows.row(event))
 
+    def connection(self, lost: PenstockError | None) -> None:
+        """Print on standard error that the connection was lost, or made again: a line, or with -o json an object."""
+        now = datetime.now(UTC)
+        if self._json:
+            told = {"up": lost is None, "time": now, "error": None if lost is None else lost.as_dict()}
+            aside(json.dumps({"connection": told}, default=plain))
+        elif lost is None:
+            aside(f"✓ {_moment(now)} connected to the broker again; events published in between are lost")
+        else:
+            aside(f"✗ {_moment(now)} the connection to the broker was lost ({lost.code}); trying again")
+
     def right(self, notice: RightNotice) -> None:
         """Print a change of the right to the subscription on standard error: a line, or with -o json an object."""
         now, refusal = datetime.now(UTC), notice.refusal
@@ -451,9 +464,12 @@ class _Printer:
         mark = "✓" if refusal is None else "✗"
         why = "" if refusal is None or not refusal.hint else f": {refusal.hint}"
         shown = "" if notice.detail is None or refusal is not None else f": {_granted(notice.detail)}"
-        at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        text = f"{mark} {at} {notice}{why}{shown}"
+        text = f"{mark} {_moment(now)} {notice}{why}{shown}"
         aside(printable(speak(text, self._call.names.spoken())))
+
+
+def _moment(now: datetime) -> str:
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _granted(detail: Mapping[str, Wire]) -> str:

@@ -845,6 +845,10 @@ class Client:
         self._on_right = changed
         await self._connection.ask(protocol.WatchRightsMessage(self._connection.number()))
 
+    def watch_connection(self, changed: Callable[[PenstockError | None], None]) -> None:
+        """Call `changed` with the error when the connection is lost, and with None when it was made again."""
+        self._connection.watched = partial(call_back, changed)
+
     async def policy(self, owner: Principal | str, after: int = 0) -> Mapping[str, Wire]:
         """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.
 

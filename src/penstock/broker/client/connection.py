@@ -150,6 +150,8 @@ class Connection:
         self.ended: PenstockError | None = None
         #: how often a lost connection was made again
         self.renewed = 0
+        #: receives the error of a lost link, and None when everything is as it was before
+        self.watched: Callable[[PenstockError | None], object] | None = None
 
     @property
     def is_up(self) -> bool:
@@ -193,7 +195,9 @@ class Connection:
     async def _run(self, link: Link, waiting: list[Wire]) -> None:
         """Read the broker's messages; if the link is lost, open a new one and send all active requests again."""
         while True:
-            self._lost(await self._listen(link, waiting))
+            error = await self._listen(link, waiting)
+            self._lost(error)
+            self._tell(error)
             found = await self._reopen()
             if found is None:
                 return
@@ -257,6 +261,11 @@ class Connection:
                 answer.tell(answered)
                 await link.send(encode(request.to_tree(), limits=self._caller.endpoint.limits.codec))
             self._up.set()
+            self._tell(None)
+
+    def _tell(self, error: PenstockError | None) -> None:
+        if self.watched is not None and self.ended is None:
+            self.watched(error)
 
     def _end(self, error: PenstockError) -> None:
         if self.ended is None:
