@@ -1079,9 +1079,10 @@ class RoleEngine:
 
     def _set_lookup(self, name: str, arguments: tuple[Value, ...], value: bool | None, effects: "_Effects") -> None:
         keys = [(name,), *((name, place, one) for place, one in enumerate(arguments))]
-        if value is None:
+        if self._known.get((name, arguments)) is not value:
+            # What becomes true comes last, as in `_true`: another policy takes the facts over in this order.
             self._known.pop((name, arguments), None)
-        else:
+        if value is not None:
             self._known[name, arguments] = value
         for key in keys:
             if value:
