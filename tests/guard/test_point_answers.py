@@ -1,6 +1,7 @@
 """Answers of remote decision points: only a permit permits, and only for types of the owners that count."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.guard.london import BILLING, NETWORK, NOW, PITO, V8516
@@ -14,7 +15,8 @@ from penstock.trust.capabilities import Right
 LONDON, READER = PITO.principal, BILLING.principal
 REQUEST = EventRequest(READER, Right.SUBSCRIBE, V8516, NOW)
 QUESTION = PointQuestion(READER, Right.SUBSCRIBE, V8516.event_type.key)
-PERMIT, DENY = (PointAnswer(permits, NOW, ("point:p",)) for permits in (True, False))
+MINUTE = timedelta(minutes=1)
+PERMIT, DENY = (PointAnswer(permits, NOW + MINUTE, ("point:p",)) for permits in (True, False))
 
 
 @pytest.fixture
@@ -36,6 +38,14 @@ def test_a_permit_is_for_the_whole_type_and_this_request_only(answers: PointAnsw
     assert [branch.attributes for branch in found.restriction.branches] == [None]
     for other in (replace(REQUEST, principal=LONDON), replace(REQUEST, action=Right.PUBLISH)):
         assert decide(other, [answers]).effect is Effect.INDETERMINATE
+
+
+def test_an_answer_that_has_ended_permits_nothing(answers: PointAnswers) -> None:
+    decide(REQUEST, [answers])
+    answers.put(QUESTION, PERMIT)
+    for now in (NOW + MINUTE, NOW + 2 * MINUTE, None):
+        found = decide(replace(REQUEST, now=now), [answers])
+        assert (found.effect, found.errors[0].code) == (Effect.INDETERMINATE, "pep.unknown")
 
 
 def test_a_denial_is_a_refusal_and_no_error(answers: PointAnswers) -> None:

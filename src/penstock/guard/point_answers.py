@@ -47,14 +47,14 @@ class PointAnswers:
         self.evicted: set[Principal] = set()
 
     def rule(self, request: Request) -> Ruling:
-        """Return a branch if a decision point permits, an error if none has answered."""
+        """Return a branch if a decision point permits, an error if none has an answer that is valid now."""
         if isinstance(request, NetworkRequest) or request.action not in (Right.PUBLISH, Right.SUBSCRIBE):
             return Ruling()
         name = request.type.event_type.name
         if name.owner not in self.owners:
             return Ruling()
         answer = self.answer(PointQuestion(request.principal, request.action, request.type.event_type.key))
-        if answer is None:
+        if answer is None or request.now is None or answer.until <= request.now:
             message = (
                 f"no decision point has answered whether {request.principal.short} may {request.action} `{name.name}`"
             )
