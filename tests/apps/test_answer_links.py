@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.authority.decisions.kit import OWNER, PEP, Policies, grant
 
+from penstock.apps import answer_links
 from penstock.apps.answer_links import AnswerLinks
 from penstock.authority.decisions.coverage import resources
 from penstock.authority.decisions.decision_point import PolicyDecisionPoint
@@ -188,6 +189,25 @@ def test_addresses_of_others_are_checked() -> None:
                     await links.send(wrong, KEYS[0].principal, b"")
             with refused("link.unreachable"):
                 await links.send("127.0.0.1:1", KEYS[0].principal, b"")
+
+    asyncio.run(whole())
+
+
+def test_who_names_one_address_after_another_displaces_only_its_own_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_links, "_MOST", 4)
+    monkeypatch.setattr(answer_links, "_MOST_OF_ONE", 2)
+
+    async def whole() -> None:
+        async with (
+            AnswerLinks(KEYS[0], OWNER.principal, "127.0.0.1") as here,
+            AnswerLinks(PEP, OWNER.principal) as links,
+        ):
+            await links.send(here.address, KEYS[0].principal, b"")
+            for port in range(1, 7):
+                with refused("link.unreachable"):
+                    await links.send(f"127.0.0.1:{port}", KEYS[1].principal, b"")
+            assert (here.address, KEYS[0].principal) in links._kept
+            assert len(links._kept) == 3
 
     asyncio.run(whole())
 

@@ -6,6 +6,7 @@ A message is the bytes of one signed request or answer. Links are opened when th
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Self
 
 from penstock.authority.decisions.links import TakeMessage
@@ -23,6 +24,8 @@ from penstock.model.principals import Principal
 _NETWORK: Final = "decisions"
 #: links that are kept; the one that was not used for longest gives way
 _MOST: Final = 256
+#: of them to one principal: who names one address after another displaces its own links
+_MOST_OF_ONE: Final = 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,8 +95,10 @@ class AnswerLinks:
             ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
             kept = _Kept(ready, in_background("a link between points", self._run(ready, host, port, principal)))
             self._kept[place] = kept
-            while len(self._kept) > _MOST:
-                self._kept.popitem(last=False)[1].task.cancel()
+            own = [one for one in self._kept if one[1] == principal]
+            for one in [*own[:-_MOST_OF_ONE], *islice(self._kept, max(0, len(self._kept) - _MOST))]:
+                if one in self._kept:
+                    self._kept.pop(one).task.cancel()
         self._kept.move_to_end(place)
         link = kept.ready.result() if kept.ready.done() else await asyncio.shield(kept.ready)
         link.post(encode(data), eager=True)
