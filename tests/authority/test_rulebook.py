@@ -106,7 +106,7 @@ def test_the_state_of_then() -> None:
 def test_what_is_too_long_for_one_change_is_kept_in_several() -> None:
     place = ledger()
     tree = founding().vocabulary.tree
-    many = dict(tree.parents) | {event(f"B{n}-{'x' * 90}"): event("A1") for n in range(6000)}
+    many = dict(tree.parents) | {event(f"B{n}-{'x' * 90}"): event("A1") for n in range(12_000)}
     book = book_in(place, type(tree).of(many, tree.scope))
     assert book.head.number > 1
     book.ask(K1, Add(rule("r1", "A1")), NOW)
