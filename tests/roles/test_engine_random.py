@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.roles.naive import NaiveCredential, NaiveDomain, NaiveWorld
 
 from penstock.codec.sexp import canonical, parse_canonical
@@ -310,7 +311,7 @@ class Pair:
                 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 @example(3672)  # a fact that was false once, two policies, and an image
 def test_the_engine_and_the_fixed_point_agree(seed: int) -> None:

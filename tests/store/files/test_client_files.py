@@ -74,7 +74,7 @@ CONTEXT = ConnectionContext(
     broker_principal="ed25519:b",
     network="ed25519:a/demo",
     key="/demo/reader.key",
-    credentials=("/demo/reader.cert",),
+    credentials=(__file__,),  # a file that exists
     names="/demo/names.toml",
 )
 
