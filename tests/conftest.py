@@ -77,7 +77,9 @@ def group_of(nodeid: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run have several processes."""
-    parser.addoption("--processes", default="0", help="run tests in so many processes; `auto` is two more than cores")
+    parser.addoption(
+        "--processes", default="0", help="run tests in so many processes; `auto` is two more than cores, `many` four"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,7 +87,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run tests in several processes, where that is wanted."""
     wanted = session.config.getoption("processes")
     # Tests wait a good deal for processes and servers of theirs.
-    count = (os.cpu_count() or 1) + 2 if wanted == "auto" else int(wanted)
+    more = {"auto": 2, "many": 4}.get(wanted)
+    count = int(wanted) if more is None else (os.cpu_count() or 1) + more
     if not count or session.testsfailed or session.config.option.collectonly:
         return None
     reporter: Any = session.config.pluginmanager.getplugin("terminalreporter")

@@ -117,6 +117,20 @@ def test_a_changed_answer_names_who_is_concerned() -> None:
     run(test)
 
 
+def test_live_subscriptions_follow_an_answer_before_a_request_is_decided_by_it() -> None:
+    async def test() -> None:
+        points = Points()
+        told: list[frozenset[Principal]] = []
+        following = asyncio.ensure_future(points.broker.follow(lambda: (READER,), told.append))
+        await asyncio.sleep(0)
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        assert told == [{READER}]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    run(test)
+
+
 def test_silence_ends_what_was_permitted_when_the_answer_ends() -> None:
     async def test() -> None:
         points = Points()

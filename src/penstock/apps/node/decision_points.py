@@ -58,6 +58,7 @@ class BrokerPoints:
         self._last: dict[PointQuestion, float] = {}
         self._waiting: dict[PointQuestion, asyncio.Task[None]] = {}
         self._changed: set[Principal] = set()
+        self._tell: Callable[[frozenset[Principal]], None] | None = None
         self._problem = ""
 
     async def prepare(self, principal: Principal, right: Right, name: TypeName) -> None:
@@ -74,6 +75,7 @@ class BrokerPoints:
         self, live: Callable[[], Collection[Principal]], changed: Callable[[frozenset[Principal]], None]
     ) -> None:
         """Keep the answers current until cancelled."""
+        self._tell = changed
         while True:
             await asyncio.sleep(_LOOK)
             affected = self.look(live())
@@ -129,6 +131,10 @@ class BrokerPoints:
         until = min((answer.until for answer in answers), default=self._clock())
         by = tuple(dict.fromkeys(f"point:{answer.point}" for answer in answers))
         self._put(question, PointAnswer(found.permits(), until, by))
+        if self._changed and self._tell is not None:
+            # Not at the next look: nobody may see the new answer while live subscriptions follow the old one.
+            affected, self._changed = frozenset(self._changed), set()
+            self._tell(affected)
 
     def _put(self, question: PointQuestion, answer: PointAnswer | None) -> None:
         if self.authority.put(question, answer):
