@@ -8,5 +8,6 @@
 - `polls` keeps polls in a ledger and takes the steps they choose. `penstock.moderator.polls` counts the votes.
 - `polls_network` lets a moderator ask over a fabric and collect votes, and publishers answer.
 - `decisions` asks decision points over a fabric and answers there.
+- `components` are the authorization components of a domain, which ask and answer each other over topics.
 - `facts` keeps the facts of a role policy current, from SQL tables, HTTP endpoints and events.
 """

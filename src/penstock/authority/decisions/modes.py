@@ -11,9 +11,9 @@ An answer is newer than another if it rests on the same policies, and each has a
 If there is no newest answer and the candidates differ, the result is a refusal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, AnswerEffect
 from penstock.authority.decisions.recycling import Derivation
@@ -47,6 +47,16 @@ class AskedDecision:
     def permits(self, understood: frozenset[str] = frozenset()) -> bool:
         """Return whether access is permitted, by somebody who fulfils the obligations with these ids."""
         return self.effect is AnswerEffect.PERMIT and all(duty.id in understood for duty in self.obligations)
+
+
+T = TypeVar("T")
+
+
+def of_highest_priority(answers: Iterable[T], priority: Callable[[T], int]) -> list[T]:
+    """Return the answers that count where some have a higher priority than others."""
+    ranked = [(priority(one), one) for one in answers]
+    highest = max((rank for rank, _ in ranked), default=0)
+    return [one for rank, one in ranked if rank == highest]
 
 
 def is_newer(one: AccessAnswer, other: AccessAnswer) -> bool | None:
