@@ -28,7 +28,7 @@ Coverage: TypeAlias = frozenset[KeyChoice] | None
 
 _PART_BYTES: Final = 16
 #: algorithms for which nothing is applicable if no member is
-_PLAIN: Final = ("deny-overrides", "permit-overrides", "first-applicable", "only-one-applicable")
+PLAIN_ALGORITHMS: Final = ("deny-overrides", "permit-overrides", "first-applicable", "only-one-applicable")
 
 
 @lru_cache(16_384)
@@ -72,7 +72,7 @@ def _covered(root: Root, sources: PolicySources) -> set[KeyChoice] | None:
     own = _of_target(root.target)
     if own is not None:
         return own
-    if not root.combining.endswith(_PLAIN):
+    if not root.combining.endswith(PLAIN_ALGORITHMS):
         return None
     found: set[KeyChoice] = set()
     for member in root.members if isinstance(root, PolicySet) else root.rules:
