@@ -1,5 +1,11 @@
-"""The authorization components of a domain: they join it at run time, and ask and answer each other over topics.
+"""Authorization components on a data-centric fabric (paper 4, section 4): PAP, PEP, PDP, PIP, PLP and PSP.
 
+They join a domain at run time, are configured there, and ask and answer each other over topics.
+
+- `topics` declares the types of topics and their quality of service: Tables 2 and 3.
+- `topics_lists` says what a component with a role can write and read.
+- `certificates` has the role certificates that PAPs issue to components.
+- `samples` has what components write to each other, signed.
 - `dependencies` says which components depend on each other, and what policies require.
 - `information_combining` combines the answers of several information points, field by field.
 """
