@@ -207,7 +207,7 @@ class SqlRows(_OneThread):
     def __init__(self, url: str, query: str, *, timeout: float = 10.0) -> None:
         super().__init__()
         self._query = text(query)
-        self._engine = _database(url, timeout)
+        self._engine = read_only_database(url, timeout)
 
     def read(self) -> list[FactRow]:
         """Run the query. Raises `FailedError` (`fact.source`)."""
@@ -221,8 +221,11 @@ class SqlRows(_OneThread):
         return [tuple(row) for row in rows]
 
 
-def _database(url: str, timeout: float) -> Engine:
-    """Return a database that is only read: a query for facts changes nothing, and a missing file is an error."""
+def read_only_database(url: str, timeout: float) -> Engine:
+    """Return a database that is only read: a query changes nothing, and a missing file is an error.
+
+    Raises `MalformedError` (`fact.url`), `FailedError` (`fact.extra`).
+    """
     if url.startswith("sqlite:") and not url.startswith("sqlite://"):
         path = f"file:{quote(url.removeprefix('sqlite:'))}?mode=ro"
         return create_engine(
@@ -244,11 +247,67 @@ def _database(url: str, timeout: float) -> Engine:
         raise FailedError("fact.extra", message, hint="pip install 'penstock[postgres]'") from error
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointReply:
+    """What an endpoint answered; its body is bounded."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+class HttpEndpoint:
+    """A host that is asked for JSON. Redirects are not followed: an endpoint that moved has to be configured.
+
+    Raises `MalformedError` (`fact.url`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+            hint = "write `https://host/path`; put a token into `headers`"
+            raise MalformedError("fact.url", "this is not the URL of an endpoint", hint=hint)
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self.target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._headers = {"Accept": "application/json", **(headers or {})}
+        self._timeout = timeout
+        self._context = context
+
+    def get(self, target: str, headers: Mapping[str, str]) -> EndpointReply:
+        """Ask, and wait for the answer. Raises `FailedError` (`fact.source`), `LimitError` (`fact.rows`)."""
+        connection = (
+            http.client.HTTPSConnection(
+                self._host, self._port, timeout=self._timeout, context=self._context or ssl.create_default_context()
+            )
+            if self._secure
+            else http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        )
+        try:
+            connection.request("GET", target, headers={**self._headers, **headers})
+            response = connection.getresponse()
+            body = response.read(FACT_BYTES + 1)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # `from None`: the cause may contain a header.
+            message = f"the endpoint does not answer: {type(error).__name__}"
+            raise FailedError("fact.source", message, hint="check the URL, and that the endpoint runs") from None
+        finally:
+            connection.close()
+        if response.status == http.client.OK and len(body) > FACT_BYTES:
+            raise LimitError("fact.rows", f"an endpoint's answer has more than {FACT_BYTES} bytes")
+        return EndpointReply(response.status, response.headers, body)
+
+
 class HttpRows(_OneThread):
     """The rows of a JSON document: an array of arrays or objects, for a fact with one value an array of one.
 
-    An unchanged document (`304` after its `ETag`) is not sent again. Redirects are not followed: an endpoint that
-    moved has to be configured.
+    An unchanged document (`304` after its `ETag`) is not sent again.
     """
 
     def __init__(
@@ -260,46 +319,25 @@ class HttpRows(_OneThread):
         context: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__()
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
-            hint = "write `https://host/path`; put a token into `headers`"
-            raise MalformedError("fact.url", "this is not the URL of an endpoint", hint=hint)
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._headers = {"Accept": "application/json", **(headers or {})}
-        self._timeout = timeout
-        self._context = context
+        self._endpoint = HttpEndpoint(url, headers=headers, timeout=timeout, context=context)
         self._etag: str | None = None
         self._last: list[FactRow] = []
 
     def read(self) -> list[FactRow]:
         """Ask the endpoint. Raises `FailedError` (`fact.source`), `MalformedError` (`fact.row`), `LimitError`."""
-        connection = (
-            http.client.HTTPSConnection(
-                self._host, self._port, timeout=self._timeout, context=self._context or ssl.create_default_context()
-            )
-            if self._secure
-            else http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        )
         known = {"If-None-Match": self._etag} if self._etag else {}
-        try:
-            connection.request("GET", self._target, headers={**self._headers, **known})
-            response = connection.getresponse()
-            body = response.read(FACT_BYTES + 1)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            # `from None`: the cause may contain a header.
-            message = f"the endpoint does not answer: {type(error).__name__}"
-            raise FailedError("fact.source", message, hint="check the URL, and that the endpoint runs") from None
-        finally:
-            connection.close()
-        if response.status == http.client.NOT_MODIFIED and known:
+        reply = self._endpoint.get(self._endpoint.target, known)
+        if reply.status == http.client.NOT_MODIFIED and known:
             return self._last
-        if response.status != http.client.OK:
-            raise FailedError("fact.source", f"the endpoint answered with status {response.status}")
-        if len(body) > FACT_BYTES:
-            raise LimitError("fact.rows", f"an endpoint's answer has more than {FACT_BYTES} bytes")
-        self._last, self._etag = _json_rows(body), response.headers.get("ETag")
+        if reply.status != http.client.OK:
+            raise unexpected_status(reply.status)
+        self._last, self._etag = _json_rows(reply.body), reply.headers.get("ETag")
         return self._last
+
+
+def unexpected_status(status: int) -> FailedError:
+    """Return the error for an answer that is not the document."""
+    return FailedError("fact.source", f"the endpoint answered with status {status}")
 
 
 def _json_rows(body: bytes) -> list[FactRow]:

@@ -13,7 +13,7 @@ from penstock.authority.components.information_combining import (
     InformationAnswer,
     InformationCollection,
     InformationMode,
-    InformationValue,
+    TimedValue,
 )
 from penstock.authority.limits import POINT_SKEW
 from penstock.errors import MalformedError
@@ -22,11 +22,11 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 RANK, OWNER = "subject/rank", "resource/owner"
 
 
-def value(text: str, day: int = 0) -> InformationValue:
-    return InformationValue(text, NOW - timedelta(days=day))
+def value(text: str, day: int = 0) -> TimedValue:
+    return TimedValue(text, NOW - timedelta(days=day))
 
 
-def answer(source: str, domain: str = "bank", /, **fields: InformationValue) -> InformationAnswer:
+def answer(source: str, domain: str = "bank", /, **fields: TimedValue) -> InformationAnswer:
     return InformationAnswer(
         domain, source, {{"rank": RANK, "owner": OWNER}[name]: one for name, one in fields.items()}
     )
@@ -96,7 +96,7 @@ def test_only_the_highest_priority_counts_and_is_waited_for() -> None:
 
 
 def test_what_does_not_count() -> None:
-    late = InformationValue("9", NOW + timedelta(seconds=POINT_SKEW + 1))
+    late = TimedValue("9", NOW + timedelta(seconds=POINT_SKEW + 1))
     unasked = InformationAnswer("bank", "c", {"subject/age": value("9")})
     assert combined("compose", answer("a", rank=late), unasked)[0].fields == {}
     assert combined("first", answer("a", rank=late), unasked)[0].fields == {}

@@ -31,7 +31,7 @@ _FEWEST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class InformationValue:
+class TimedValue:
     """The value of an attribute as JSON in its shortest form, and when it was last changed."""
 
     value: str
@@ -44,14 +44,14 @@ class InformationAnswer:
 
     domain: str
     source: str
-    fields: Mapping[str, InformationValue]
+    fields: Mapping[str, TimedValue]
 
 
 @dataclass(frozen=True, slots=True)
 class CombinedInformation:
     """The fields that were asked for: values, those that are Null, and what is to be reported."""
 
-    fields: Mapping[str, InformationValue]
+    fields: Mapping[str, TimedValue]
     #: fields without a value
     null: frozenset[str]
     #: of these, the fields with two values of the same change time
@@ -106,7 +106,7 @@ class InformationCollection:
     priorities: Priorities
     _sources: set[tuple[str, str]] = field(default_factory=set)
     #: the answers of each field in the order in which they came
-    _of: dict[str, list[tuple[str, InformationValue]]] = field(default_factory=dict)
+    _of: dict[str, list[tuple[str, TimedValue]]] = field(default_factory=dict)
     #: with `first`, the answer that counts until a better one comes
     _first: InformationAnswer | None = None
     #: how many answers of the highest priority each field still needs

@@ -330,8 +330,9 @@ class EnforcementPoint:
             self._note(RefusedError("pep.disagreement", f"decision points answer differently: {effects}"))
         self.counts["answered"] += 1
         if self._secondary is not None:
-            for answer in decision.answers:
-                self._secondary.learn(waiting.question, answer)
+            for answer in answers:
+                if any(answer is one for one in decision.answers):
+                    self._secondary.learn(waiting.question, answer)
         return decision
 
     def _refusal(self, waiting: _Waiting) -> RefusedError:

@@ -9,18 +9,19 @@
 
 An answer is newer than another if it rests on the same policies, and each has a later change time or the same revision.
 If there is no newest answer and the candidates differ, the result is a refusal.
+
+Where answers have priorities, only those with the highest count (paper 4, section 4.1.1.3).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, AnswerEffect
 from penstock.authority.decisions.recycling import Derivation
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.results import XacmlDecision
-from penstock.trust.signed import SignedValue
 
 _HINT: Final = "write `first`, `newest:SECONDS`, `n:NUMBER` or `tuple:SECONDS:ID`"
 _DECISIONS: Final[Mapping[AnswerEffect, XacmlDecision]] = {
@@ -31,12 +32,21 @@ _DECISIONS: Final[Mapping[AnswerEffect, XacmlDecision]] = {
 }
 
 
+class VerifiedAnswer(Protocol):
+    """An answer whose origin was verified."""
+
+    @property
+    def value(self) -> AccessAnswer:
+        """What it says."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AskedDecision:
     """What an enforcement point enforces: the effect, and the answers that it follows from."""
 
     effect: AnswerEffect
-    answers: tuple[SignedValue[AccessAnswer], ...]
+    answers: tuple[VerifiedAnswer, ...]
     obligations: tuple[AnswerDuty, ...] = ()
     advice: tuple[AnswerDuty, ...] = ()
     #: whether answers differed
@@ -80,7 +90,7 @@ def _says(answer: AccessAnswer) -> tuple[AnswerEffect, tuple[AnswerDuty, ...]]:
     return answer.effect, answer.obligations
 
 
-def newest(answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+def newest(answers: Sequence[VerifiedAnswer]) -> AskedDecision:
     """Return the decision of the newest answer.
 
     Raises `RefusedError` (`pep.incomparable`) if none is the newest and they differ.
@@ -151,7 +161,7 @@ class AnswerMode:
             pass
         raise MalformedError("pep.mode", f"`{text[:80]}` is not a mode", hint=_HINT)
 
-    def combine(self, answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+    def combine(self, answers: Sequence[VerifiedAnswer]) -> AskedDecision:
         """Return the decision of one or more answers. Raises `RefusedError` (`pep.incomparable`)."""
         if not self.compares:
             first = answers[0].value
@@ -159,7 +169,7 @@ class AnswerMode:
         return newest(answers) if self.tuple is None else self._by_tuple(self.tuple, answers)
 
     @staticmethod
-    def _by_tuple(elements: DecisionTuple, answers: Sequence[SignedValue[AccessAnswer]]) -> AskedDecision:
+    def _by_tuple(elements: DecisionTuple, answers: Sequence[VerifiedAnswer]) -> AskedDecision:
         # Elements that are patterns of a sequence depend on the order, which must not depend on who was quicker.
         ordered = sorted(answers, key=lambda answer: answer.value.point.digest)
         result = elements.result(_DECISIONS[answer.value.effect] for answer in ordered)
