@@ -35,6 +35,11 @@ def at_least(name: str, ratio: float, bound: float, detail: str) -> Result:
     return Result(name, round(ratio, 4), f">= {bound:g}", ratio >= bound, detail)
 
 
+def above(name: str, ratio: float, bound: float, detail: str) -> Result:
+    """Report a ratio that must exceed `bound`."""
+    return Result(name, round(ratio, 4), f"> {bound:g}", ratio > bound, detail)
+
+
 def observed(name: str, ratio: float, detail: str) -> Result:
     """Report a ratio that has no target."""
     return Result(name, round(ratio, 4), "observed", True, detail)

@@ -398,4 +398,4 @@ def drive(world: World, recycler: Recycler, steps: int, *, changes: float = 0.02
 
 def premises_of(found: Recycled) -> Iterator[AccessQuestion]:
     """Yield the questions from whose answers a recycled answer follows."""
-    return (one.question for one in found.derivation.premises)
+    return (one.question for one in found.premises)

@@ -39,7 +39,7 @@ def some_role_is_enough(patch: pytest.MonkeyPatch) -> None:
 
     def allow(permission: recycling._Permission, entry: recycling._Entry) -> None:
         original(permission, entry)
-        for place in [place for place in permission._known.values() if isinstance(place, list)]:
+        for place in permission._remainders.values():
             for remainder, recycled in list(place):
                 place.append((frozenset({min(remainder)}), recycled))
 
@@ -52,9 +52,8 @@ def one_denied_role_denies(patch: pytest.MonkeyPatch) -> None:
 
     def answer(permission: recycling._Permission, question: AccessQuestion) -> recycling.Recycled | None:
         roles = recycling._roles(question, permission.attribute) or frozenset()
-        if any(isinstance(permission._known.get(role), recycling._Entry) for role in roles):
-            derivation = recycling.Derivation(recycling.RecyclingRule.DENIED_ROLES, lambda: ((), ()), ())
-            return recycling.Recycled(DENY, derivation)
+        if any(role in permission._denied for role in roles):
+            return recycling.Recycled(DENY, recycling.RecyclingRule.DENIED_ROLES, lambda: ((), ()), ())
         return answering(permission, question)
 
     patch.setattr(recycling._Permission, "answer", answer)
@@ -136,7 +135,7 @@ def the_matrix_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def sets_contain_everything_bound(patch: pytest.MonkeyPatch) -> None:
     """A set is taken for larger than it is."""
-    patch.setattr(recycling, "_compiled", lambda _selector: lambda _facts: True)
+    patch.setattr(recycling, "_compiled", lambda _selector: lambda _question: True)
     patch.setattr(recycling, "bound_values", lambda _selector: {})
 
 

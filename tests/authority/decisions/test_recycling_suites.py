@@ -66,7 +66,7 @@ def test_permissions_of_real_organisations(suites: Path, name: str, steps: int) 
             assert recycler.learn(question, said, NOW).kept
         else:
             assert found.effect is effect
-            inferred += found.derivation.rule is not RecyclingRule.PRECISE
+            inferred += found.rule is not RecyclingRule.PRECISE
     assert inferred > steps / 10
 
 
@@ -151,7 +151,7 @@ def test_policies_of_the_xacml_suite(suites: Path) -> None:
             if recycled is not None:
                 assert recycled.effect is effect
                 assert not outcome.obligations
-                seen[f"{effect} recycled by {recycled.derivation.rule}"] += 1
+                seen[f"{effect} recycled by {recycled.rule}"] += 1
                 continue
             if outcome.decision not in (XacmlDecision.PERMIT, XacmlDecision.DENY) or outcome.obligations:
                 continue

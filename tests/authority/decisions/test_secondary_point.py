@@ -87,7 +87,7 @@ class Cached:
 
     def __call__(self, question: AccessQuestion) -> AnswerEffect | None:
         found = self.cache.answer(question, self.now, self.steady)
-        return None if found is None else found.recycled.effect
+        return None if found is None else found.effect
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def scene(test: Callable[[Scene], Awaitable[None]]) -> Callable[[Path], None]:
 async def test_it_answers_and_records(made: Scene) -> None:
     found = made.point.answer(asked("a", "b"))
     assert found is not None
-    assert (found.effect, found.derivation.rule) == (PERMIT, RecyclingRule.REMAINDER)
+    assert (found.effect, found.rule) == (PERMIT, RecyclingRule.REMAINDER)
     made.point.answer(asked("a"))
     assert made.point.answer(asked("z")) is None
     records = [json.loads(line) for line in made.path.read_text().splitlines()]

@@ -168,12 +168,12 @@ async def test_an_enforcement_point_asks_nobody_for_what_follows(made: Scene) ->
     await pep.ask(asked())
     await made.feed.heartbeat()
     await until(lambda: secondary.counts["join"] > 0)
-    assert (await pep.ask(asked())).derivation is None
+    assert (await pep.ask(asked())).recycled is None
     decision = await pep.ask(asked())
     assert decision.effect is PERMIT
     assert decision.permits()
-    assert decision.derivation is not None
-    assert [one.question for one in decision.derivation.premises] == [asked()]
+    assert decision.recycled is not None
+    assert [one.question for one in decision.recycled.premises] == [asked()]
     assert (len(made.policies.asked), pep.counts["recycled"]) == (2, 1)
     assert len((made.path / "log").read_text().splitlines()) == 1
     await made.change(XacmlDecision.DENY)

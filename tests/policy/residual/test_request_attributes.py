@@ -85,7 +85,8 @@ def test_attributes_of_other_categories_and_types_have_no_name() -> None:
     ],
 )
 def test_values(name: str, facts: Facts, value: Scalar) -> None:
-    assert request_term(name).value(facts) == value
+    term = request_term(name)
+    assert term.value(facts.get(term.key, ())) == value
 
 
 ROLES = "subject.properties.role"
@@ -117,7 +118,9 @@ FACTS = st.fixed_dictionaries(
 def test_a_set_has_the_requests_for_which_its_selector_is_true(texts: list[str], facts: Facts) -> None:
     selector = parse(" AND ".join(f"({text})" for text in texts))
     try:
-        expected = evaluate(selector, {name: request_term(name).value(facts) for name in selector.attributes}) is True
+        terms = {name: request_term(name) for name in selector.attributes}
+        seen = {name: term.value(facts.get(term.key, ())) for name, term in terms.items()}
+        expected = evaluate(selector, seen) is True
     except EvaluationError:
         expected = False
     assert compile_request_set(selector)(facts) is expected

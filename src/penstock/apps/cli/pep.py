@@ -278,14 +278,13 @@ def explain(options: _Explain) -> CommandAnswer:
             hint="ask more questions with --after; decision points declare roles with `pdp serve --roles`",
         )
         return CommandAnswer({"recycled": False}, (), error)
-    derivation = recycled.derivation
     return CommandAnswer(
         {
             "recycled": True,
             "effect": recycled.effect,
-            "rule": derivation.rule,
-            "over": [*derivation.over],
-            "answers": [{"question": one.question.text, **_answer(one.answer)} for one in derivation.premises],
+            "rule": recycled.rule,
+            "over": [*recycled.over],
+            "answers": [{"question": one.question.text, **_answer(one.answer)} for one in recycled.premises],
         },
         explain_recycled(question, recycled),
     )
@@ -313,5 +312,4 @@ async def _recycled(
                 await secondary.followed(options.timeout)
             for one in asked:
                 await point.ask(one)
-            found = secondary.find(question)
-            return None if found is None else found.recycled
+            return secondary.find(question)

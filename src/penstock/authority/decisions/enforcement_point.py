@@ -168,7 +168,7 @@ class EnforcementPoint:
             recycled = self._secondary.answer(question)
             if recycled is not None:
                 self.counts["recycled"] += 1
-                return AskedDecision(recycled.effect, (), derivation=recycled.derivation)
+                return AskedDecision(recycled.effect, (), recycled=recycled)
         caller: asyncio.Future[AskedDecision] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.get(question.digest)
         if waiting is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, AnswerEffect
-from penstock.authority.decisions.recycling import Derivation
+from penstock.authority.decisions.recycling import Recycled
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.results import XacmlDecision
@@ -52,7 +52,7 @@ class AskedDecision:
     #: whether answers differed
     disagreed: bool = False
     #: why it holds, if it was not asked for but follows from cached answers
-    derivation: Derivation | None = None
+    recycled: Recycled | None = None
 
     def permits(self, understood: frozenset[str] = frozenset()) -> bool:
         """Return whether access is permitted, by somebody who fulfils the obligations with these ids."""

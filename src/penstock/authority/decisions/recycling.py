@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -50,10 +50,15 @@ from penstock.authority.decisions.updates import PolicyChange, PolicyUpdate, Res
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.errors import PenstockError
 from penstock.policy.language import requests
-from penstock.policy.language.datatypes import STRING, Value
+from penstock.policy.language.datatypes import Value
 from penstock.policy.language.requests import Key
-from penstock.policy.residual.request_attributes import Belongs, bound_values, compile_request_set
-from penstock.selector import conjunction, conjuncts, parse
+from penstock.policy.residual.request_attributes import (
+    BagReader,
+    bound_values,
+    compile_request_set,
+    compile_set_over,
+)
+from penstock.selector import Selector, conjunction, conjuncts, parse
 
 PERMIT: Final = AnswerEffect.PERMIT
 DENY: Final = AnswerEffect.DENY
@@ -87,12 +92,13 @@ class CachedAnswer(NamedTuple):
 Premises: TypeAlias = tuple[tuple[CachedAnswer, ...], tuple[str, ...]]
 
 
-class Derivation(Struct):
-    """How an answer follows: by which rule, from which cached answers, and over which roles or labelled entities.
+class Recycled(Struct):
+    """An answer that was not asked for: by which rule it follows from which cached answers.
 
-    It is worked out when it is looked at, from what was known when the question was answered.
+    The answers are worked out when they are looked at, from what was known when the question was answered.
     """
 
+    effect: AnswerEffect
     rule: RecyclingRule
     _find: Callable[..., Premises]
     _known: tuple[object, ...]
@@ -112,13 +118,6 @@ class Derivation(Struct):
         if self._found is None:
             self._found = self._find(*self._known)
         return self._found
-
-
-class Recycled(Struct, frozen=True):
-    """An answer that was not asked for. Its derivation says why it holds."""
-
-    effect: AnswerEffect
-    derivation: Derivation
 
 
 def _itself(cached: CachedAnswer) -> Premises:
@@ -163,6 +162,15 @@ class _Entry:
     def effect(self) -> AnswerEffect:
         return self.recycled.effect
 
+    @property
+    def was_used(self) -> bool:
+        """Whether it was used, alone, with others about the same permission, or for its set."""
+        return (
+            self.used
+            or (self.permission is not None and self.permission.used)
+            or (self.request_set is not None and self.request_set.used)
+        )
+
 
 class _ContradictionError(Exception):
     """Raised with the entries that contradict the new one; caught in this module."""
@@ -177,14 +185,11 @@ PermissionKey: TypeAlias = tuple[str, ...]
 class Recycler:
     """The cached answers of one decision point; see the module.
 
-    `may_decide` says whether the point is authorised for a resource: an answer that holds for a set of requests does
-    not extend the point's right. `now` is in seconds since 1970, and does not go back.
+    `now` is in seconds since 1970, and does not go back. The caller checks whether the point may decide about the
+    resource of a question: an answer that holds for a set of requests does not extend the point's right.
     """
 
-    def __init__(
-        self, may_decide: Callable[[Entity], bool] = lambda _resource: True, limits: AuthorityLimits = AUTHORITY_LIMITS
-    ) -> None:
-        self._may_decide = may_decide
+    def __init__(self, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
         self._limits = limits
         #: the revision of each policy
         self._heads: dict[str, str] = {}
@@ -236,12 +241,7 @@ class Recycler:
                 found = graph.answer(question)
                 if found is not None:
                     return found
-        if self._sets:
-            hit = self._sets.find(question)
-            if hit is not None and self._may_decide(question.resource):
-                hit.entry.used = True
-                return hit.recycled
-        return None
+        return self._sets.answer(question) if self._sets.shapes else None
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Recycler:
         known = self.answer(question, now)
         if known is not None and known.effect is not answer.effect:
             # Asked although it was known, and the point says otherwise: a declaration or a set is not true.
-            return self._contradicted(known.derivation.premises, cached)
+            return self._contradicted(known.premises, cached)
         self._drop_all([self._precise[question.text]] if question.text in self._precise else [])
         entry = self._entry(cached)
         if entry.cost > self._limits.recycling_bytes:
@@ -291,7 +291,7 @@ class Recycler:
         self._numbers += 1
         cost = _ENTRY_BYTES + 4 * len(question.text) + _COMPILED * len(answer.holds_for or "")
         cost += sum(len(policy.id) + len(policy.revision) for policy in answer.rests_on)
-        recycled = Recycled(answer.effect, Derivation(RecyclingRule.PRECISE, _itself, (cached,)))
+        recycled = Recycled(answer.effect, RecyclingRule.PRECISE, _itself, (cached,))
         return _Entry(self._numbers, cached, recycled, answer.until.timestamp(), cost)
 
     def _classify(self, entry: _Entry) -> None:
@@ -397,8 +397,10 @@ class Recycler:
             wanted = len(self._entries) // 8 + 1
             victims: list[_Entry] = []
             for entry in list(self._entries.values()):
-                if entry.used or (entry.permission is not None and entry.permission.used):
+                if entry.was_used:
                     entry.used = False
+                    if entry.request_set is not None:
+                        entry.request_set.used = False
                     self._entries[entry.number] = self._entries.pop(entry.number)
                 else:
                     victims.append(entry)
@@ -480,7 +482,7 @@ _NOBODY: Final = Entity("-", "-")
 class _Permission:
     """What is known about the roles that have one permission."""
 
-    __slots__ = ("_allows", "_denials", "_known", "attribute", "key", "used")
+    __slots__ = ("_allows", "_alone", "_denials", "_denied", "_remainders", "attribute", "key", "used")
 
     def __init__(self, key: PermissionKey, attribute: str) -> None:
         self.key = key
@@ -489,8 +491,12 @@ class _Permission:
         self.used = False
         self._allows: dict[int, _Entry] = {}
         self._denials: dict[int, _Entry] = {}
-        #: of each denied role an answer that denies it; each remainder under one of its roles
-        self._known: dict[str, _Entry | list[tuple[frozenset[str], Recycled]]] = {}
+        #: of each denied role an answer that denies it
+        self._denied: dict[str, _Entry] = {}
+        #: each role that is a remainder by itself
+        self._alone: dict[str, Recycled] = {}
+        #: each remainder of several roles under one of them
+        self._remainders: dict[str, list[tuple[frozenset[str], Recycled]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._allows or self._denials)
@@ -501,29 +507,39 @@ class _Permission:
 
     def answer(self, question: AccessQuestion) -> Recycled | None:
         """Return the answer to a question about this permission."""
-        listed: Any = question.subject.properties.get(self.attribute)
+        roles: Any = question.subject.properties.get(self.attribute)
+        if type(roles) is not list:
+            if type(roles) is not str:
+                return None
+            roles = [roles]
+        denied = self._denied
         try:
             # What is not a text is not a role that is known.
-            roles = frozenset(listed) if type(listed) is list else _roles(question, self.attribute)
+            for role in roles:
+                if role not in denied:
+                    return self._permit(roles)
         except TypeError:
             return None
         if not roles:
             return None
-        known, denied = self._known, True
+        self.used = True
+        return Recycled(DENY, _DENIED_ROLES, _denials, (denied, roles))
+
+    def _permit(self, roles: list[str]) -> Recycled | None:
+        alone, remainders = self._alone, self._remainders
         for role in roles:
-            found = known.get(role)
-            if found is None:
-                denied = False
-            elif type(found) is list:
-                for remainder, recycled in found:
-                    if remainder <= roles:
+            found = alone.get(role)
+            if found is not None:
+                self.used = True
+                return found
+        if remainders:
+            given = frozenset(roles)
+            for role in given:
+                for remainder, recycled in remainders.get(role, ()):
+                    if remainder <= given:
                         self.used = True
                         return recycled
-                denied = False
-        if not denied:
-            return None
-        self.used = True
-        return Recycled(DENY, Derivation(_DENIED_ROLES, _denials, (known, roles)))
+        return None
 
     def add(self, entry: _Entry) -> None:
         """Learn an answer. Raises `_ContradictionError`, after which all answers are to be removed."""
@@ -534,7 +550,7 @@ class _Permission:
                 self._allows[entry.number] = entry
             else:
                 self._denials[entry.number] = entry
-                if not all(type(self._known.get(role)) is _Entry for role in entry.roles):
+                if not self._denied.keys() >= entry.roles:
                     self.recompute()
         except _ContradictionError:
             self._denials.pop(entry.number, None)
@@ -547,19 +563,24 @@ class _Permission:
 
     def recompute(self) -> None:
         """Compute the denied roles and the remainders. Raises `_ContradictionError`."""
-        self._known = {role: entry for entry in self._denials.values() for role in entry.roles}
+        # Derivations that were given go on with the old ones.
+        self._denied = {role: entry for entry in self._denials.values() for role in entry.roles}
+        self._alone, self._remainders = {}, {}
         for entry in self._allows.values():
             self._allow(entry)
 
     def _allow(self, entry: _Entry) -> None:
-        known = self._known
-        remainder = frozenset(role for role in entry.roles if type(known.get(role)) is not _Entry)
+        remainder = entry.roles - self._denied.keys()
         if not remainder:
             raise _ContradictionError(())
-        place = known.setdefault(min(remainder), [])
-        if type(place) is list and not any(other <= remainder for other, _ in place):
-            derivation = Derivation(RecyclingRule.REMAINDER, _remainder, (entry, known, remainder))
-            place.append((remainder, Recycled(PERMIT, derivation)))
+        recycled = Recycled(PERMIT, RecyclingRule.REMAINDER, _remainder, (entry, self._denied, remainder))
+        if len(remainder) == 1:
+            (role,) = remainder
+            self._alone.setdefault(role, recycled)
+            return
+        place = self._remainders.setdefault(min(remainder), [])
+        if not any(other <= remainder for other, _ in place):
+            place.append((remainder, recycled))
             # The smallest first: it answers most questions. A long list would take longer than asking.
             place.sort(key=lambda one: len(one[0]))
             del place[_REMAINDERS:]
@@ -570,19 +591,16 @@ _DENIED_ROLES: Final = RecyclingRule.DENIED_ROLES
 _REMAINDERS: Final = 64
 
 
-def _denials(known: Mapping[str, object], roles: frozenset[str]) -> Premises:
+def _denials(denied: Mapping[str, _Entry], roles: Iterable[str]) -> Premises:
     """Return the answers that deny these roles."""
-    found: dict[int, CachedAnswer] = {}
-    for role in sorted(roles):
-        entry = known[role]
-        if isinstance(entry, _Entry):
-            found[entry.number] = entry.cached
-    return tuple(found.values()), tuple(sorted(roles))
+    over = sorted({*roles})
+    found = {denied[role].number: denied[role].cached for role in over}
+    return tuple(found.values()), tuple(over)
 
 
-def _remainder(entry: _Entry, known: Mapping[str, object], remainder: frozenset[str]) -> Premises:
+def _remainder(entry: _Entry, denied: Mapping[str, _Entry], remainder: frozenset[str]) -> Premises:
     """Return the Permit for a role set, and the answers that deny all of its roles but the remainder."""
-    rest, _ = _denials(known, entry.roles - remainder)
+    rest, _ = _denials(denied, entry.roles - remainder)
     return (entry.cached, *rest), tuple(sorted(remainder))
 
 
@@ -599,6 +617,9 @@ class _Mode(StrEnum):
     WRITE = "write"
 
 
+#: members of an enumeration take longer to look up than globals
+_APPEND: Final = _Mode.APPEND
+_WRITE: Final = _Mode.WRITE
 _FINISHED: Final = 1 << 62
 
 
@@ -606,7 +627,9 @@ class _Order:
     """An order of labels as far as answers show it. Answers can be added; to remove some, a new one is made."""
 
     def __init__(self) -> None:
-        self.numbers: dict[tuple[str, str, str], int] = {}
+        #: by type and id
+        self.subjects: dict[str, dict[str, int]] = {}
+        self.objects: dict[str, dict[str, int]] = {}
         self.texts: list[str] = []
         self.below: list[int] = []
         self.above: list[int] = []
@@ -648,27 +671,27 @@ class _Order:
         not_greater: Callable[[int, int, _Entry], None],
     ) -> None:
         question, answer = entry.cached
-        subject = self._node("s", question.subject)
-        item = self._node("o", question.resource)
+        subject = self._node(self.subjects, question.subject)
+        item = self._node(self.objects, question.resource)
         labels = answer.recycling
         mandatory = labels.mandatory if isinstance(labels, LabelRecycling) else None
         if mandatory is not None:
             self.discretionary |= 1 << item
         permitted = (mandatory or answer.effect) is PERMIT
-        if mode is _Mode.WRITE and not permitted:
+        if mode is _WRITE and not permitted:
             self._differing(subject, item, entry)
             return
         say = greater if permitted else not_greater
-        if mode is not _Mode.APPEND:
+        if mode is not _APPEND:
             say(subject, item, entry)
         if mode is not _Mode.READ:
             say(item, subject, entry)
 
-    def _node(self, kind: str, entity: Entity) -> int:
-        key = (kind, entity.type, entity.id)
-        number = self.numbers.get(key)
+    def _node(self, numbers: dict[str, dict[str, int]], entity: Entity) -> int:
+        of_type = numbers.setdefault(entity.type, {})
+        number = of_type.get(entity.id)
         if number is None:
-            number = self.numbers[key] = len(self.texts)
+            number = of_type[entity.id] = len(self.texts)
             self.texts.append(f"{entity.type} {entity.id}")
             for itself in (self.below, self.above):
                 itself.append(1 << number)
@@ -897,28 +920,29 @@ class _Graph:
         mode = self.modes.get(question.action.id)
         if mode is None:
             return None
-        order = self._order
-        x = order.numbers.get(("s", question.subject.type, question.subject.id))
-        y = order.numbers.get(("o", question.resource.type, question.resource.id))
+        order, subject, resource = self._order, question.subject, question.resource
+        subjects, objects = order.subjects.get(subject.type), order.objects.get(resource.type)
+        if subjects is None or objects is None:
+            return None
+        x, y = subjects.get(subject.id), objects.get(resource.id)
         if x is None or y is None:
             return None
-        if mode is _Mode.APPEND:
-            x, y, item = y, x, y
-        else:
-            item = y
+        item, both = y, mode is _WRITE
+        if mode is _APPEND:
+            x, y = y, x
         # x ≥ y is asked, and for a write y ≥ x too.
-        below, denied, both = order.below, order.denied, mode is _Mode.WRITE
+        below, denied = order.below, order.denied
         if below[x] >> y & 1 and (not both or below[y] >> x & 1):
             if order.discretionary >> item & 1:
                 return None
             known = (self._last, (x, y), (y, x)) if both else (self._last, (x, y))
-            return Recycled(PERMIT, Derivation(_PATH, order.paths, known))
+            return Recycled(PERMIT, _PATH, order.paths, known)
         if denied[x] & below[y]:
-            return Recycled(DENY, Derivation(_NEGATION, order.negation, (self._last, x, y)))
+            return Recycled(DENY, _NEGATION, order.negation, (self._last, x, y))
         if both and denied[y] & below[x]:
-            return Recycled(DENY, Derivation(_NEGATION, order.negation, (self._last, y, x)))
+            return Recycled(DENY, _NEGATION, order.negation, (self._last, y, x))
         if both and order.with_unequal and order.differ(x, y):
-            return Recycled(DENY, Derivation(RecyclingRule.UNEQUAL, order.difference, (self._last, x, y)))
+            return Recycled(DENY, RecyclingRule.UNEQUAL, order.difference, (self._last, x, y))
         return None
 
     def add(self, entry: _Entry) -> None:
@@ -955,14 +979,18 @@ def _nodes(nodes: int) -> Iterator[int]:
 # shape, and each shape is a dictionary.
 
 
-class _RequestSet(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _RequestSet:
     """The set of requests for which an answer holds: by which values it is found, and what else must be true."""
 
-    entry: _Entry
+    rest: Callable[[AccessQuestion], bool]
     recycled: Recycled
     bound: Mapping[Key, Value]
     shape: tuple[Key, ...]
-    rest: Belongs
+    #: the next set that is found by the same values
+    after: "_RequestSet | None" = None
+    #: used since it was last considered for eviction
+    used: bool = False
 
     @property
     def place(self) -> tuple[Value, ...]:
@@ -970,8 +998,13 @@ class _RequestSet(NamedTuple):
         return tuple(self.bound[key] for key in self.shape)
 
 
-#: many sets differ only in what they are found by
-_compiled: Final = lru_cache(4_096)(compile_request_set)
+@lru_cache(4_096)  # many sets differ only in what they are found by
+def _compiled(selector: Selector) -> Callable[[AccessQuestion], bool]:
+    """Return a function that says whether a plain question belongs to a set."""
+    return compile_set_over(selector, _bag_of, partial(_bag_of, more=True))
+
+
+_PlaceOf: TypeAlias = Callable[[AccessQuestion], tuple[Value, ...]]
 
 
 class _SetIndex:
@@ -979,12 +1012,8 @@ class _SetIndex:
 
     def __init__(self, scan: int) -> None:
         self._scan = scan
-        self._shapes: dict[tuple[Key, ...], dict[tuple[Value, ...], list[_RequestSet]]] = {}
-        #: for each shape, a function that returns the place of a question
-        self._places: dict[tuple[Key, ...], Callable[[AccessQuestion], tuple[Value, ...]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._shapes)
+        #: for each shape, a function that returns the place of a question, and the first set of each place
+        self.shapes: dict[tuple[Key, ...], tuple[_PlaceOf, dict[tuple[Value, ...], _RequestSet]]] = {}
 
     def add(self, entry: _Entry, text: str) -> _RequestSet | None:
         """Add the set of an answer. A set that cannot be read is left out: the answer is recycled without it."""
@@ -992,7 +1021,7 @@ class _SetIndex:
             selector = parse(text)
             bound = bound_values(selector)
             shape = tuple(sorted(bound, key=lambda key: (key.category, key.id)))
-            if shape not in self._shapes and len(self._shapes) >= _SHAPES:
+            if shape not in self.shapes and len(self.shapes) >= _SHAPES:
                 # The last resort are the sets that bind nothing: they are tried for each question.
                 shape = ()
             rest = [part for part in conjuncts(selector) if not shape or not bound_values(part)]
@@ -1001,76 +1030,42 @@ class _SetIndex:
             belongs = _compiled(conjunction(*rest))
         except PenstockError:
             return None
-        recycled = Recycled(entry.effect, Derivation(RecyclingRule.SET, _itself, (entry.cached,)))
-        made = _RequestSet(entry, recycled, bound, shape, belongs)
-        self._shapes.setdefault(shape, {}).setdefault(made.place, []).append(made)
-        self._places[shape] = _place_of(shape)
+        recycled = Recycled(entry.effect, RecyclingRule.SET, _itself, (entry.cached,))
+        made = _RequestSet(belongs, recycled, bound, shape)
+        _, places = self.shapes.setdefault(shape, (_place_of(shape), {}))
+        first = places.setdefault(made.place, made)
+        if first is not made:
+            first.after, made.after = made, first.after
         return made
 
     def remove(self, found: _RequestSet) -> None:
         """Remove a set."""
-        places = self._shapes[found.shape]
-        places[found.place].remove(found)
-        if not places[found.place]:
-            del places[found.place]
-        if not places:
-            del self._shapes[found.shape], self._places[found.shape]
+        _, places = self.shapes[found.shape]
+        place = found.place
+        one: _RequestSet | None = places[place]
+        if one is found:
+            if found.after is not None:
+                places[place] = found.after
+            else:
+                del places[place]
+                if not places:
+                    del self.shapes[found.shape]
+            return
+        while one is not None:
+            if one.after is found:
+                one.after = found.after
+            one = one.after
 
-    def find(self, question: AccessQuestion) -> _RequestSet | None:
-        """Return a set that contains the question, which is plain; of each place only so many are tried."""
-        for shape, place_of in self._places.items():
-            found_here = self._shapes[shape].get(place_of(question))
-            if found_here is not None:
-                facts = _PlainFacts(question)
-                for found in found_here if len(found_here) <= self._scan else found_here[: self._scan]:
-                    if found.rest(facts):
-                        return found
+    def answer(self, question: AccessQuestion) -> Recycled | None:
+        """Return the answer of a set that contains the question, which is plain. Only so many of a place are tried."""
+        for place_of, places in self.shapes.values():
+            found, left = places.get(place_of(question)), self._scan
+            while found is not None and left > 0:
+                if found.rest(question):
+                    found.used = True
+                    return found.recycled
+                found, left = found.after, left - 1
         return None
-
-
-class _PlainFacts(Mapping[Key, tuple[Value, ...]]):
-    """The facts of a plain question, each worked out when it is asked for: a set asks for few of them."""
-
-    __slots__ = ("_question",)
-
-    def __init__(self, question: AccessQuestion) -> None:
-        self._question = question
-
-    def single(self, key: Key) -> Value:
-        """Return the only value of an attribute; None if it does not have exactly one."""
-        bag = self.get(key)
-        return bag[0] if len(bag) == 1 else None
-
-    def get(self, key: Key, _default: object = ()) -> tuple[Value, ...]:
-        """Return the bag of an attribute, which may be empty."""
-        question, category, of_type = self._question, key.category, key.of
-        if category == requests.SUBJECT:
-            entity = question.subject
-        elif category == requests.RESOURCE:
-            entity = question.resource
-        elif category == requests.ACTION:
-            entity = question.action
-        else:
-            return facts_of(question).get(key, ())
-        value = entity.properties.get(key.id)
-        if value is None:
-            # No property of a plain question is called as the attributes that identify something.
-            return facts_of(question)[key] if key in _IDENTITY else ()
-        wanted = str if of_type is STRING else _PYTHON_TYPES.get(of_type)
-        if type(value) is list:
-            if wanted is None:
-                return facts_of(question).get(key, ())
-            return tuple([one for one in value if type(one) is wanted])
-        return (value,) if type(value) is wanted else ()
-
-    def __getitem__(self, key: Key) -> tuple[Value, ...]:
-        return facts_of(self._question)[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(facts_of(self._question))
-
-    def __len__(self) -> int:
-        return len(facts_of(self._question))
 
 
 #: where a question has the attributes that identify something
@@ -1083,21 +1078,47 @@ _IDENTITY: Final = {
 }
 
 
+_PROPERTIES: Final = {
+    requests.SUBJECT: "subject.properties",
+    requests.RESOURCE: "resource.properties",
+    requests.ACTION: "action.properties",
+    requests.ENVIRONMENT: "context",
+}
+_PYTHON_TYPES: Final = {of_type: python for python, of_type in TYPES.items()}
+
+
+def _bag_of(key: Key, *, more: bool = False) -> BagReader[AccessQuestion]:
+    """Return a function that reads the bag of an attribute of a plain question, as `facts_of` says.
+
+    If `more`, the bag can also contain values of other types, which saves looking at each.
+    """
+    if key in _IDENTITY:
+        # No property of a plain question is called as the attributes that identify something.
+        identity = attrgetter(_IDENTITY[key])
+        return lambda question: (identity(question),)
+    name, wanted = key.id, _PYTHON_TYPES.get(key.of)
+    if key.category not in _PROPERTIES or wanted is None:
+        return lambda question: facts_of(question).get(key, ())
+    properties = attrgetter(_PROPERTIES[key.category])
+
+    def bag(question: AccessQuestion) -> Sequence[Value]:
+        value = properties(question).get(name)
+        if type(value) is list:
+            return value if more else tuple([one for one in value if type(one) is wanted])
+        return (value,) if type(value) is wanted else ()
+
+    return bag
+
+
 @lru_cache(256)
-def _place_of(shape: tuple[Key, ...]) -> Callable[[AccessQuestion], tuple[Value, ...]]:
+def _place_of(shape: tuple[Key, ...]) -> _PlaceOf:
     """Return a function that returns the values of a plain question by which sets of this shape are found."""
     if len(shape) > 1 and all(key in _IDENTITY for key in shape):
-        found: Callable[[AccessQuestion], tuple[Value, ...]] = attrgetter(*(_IDENTITY[key] for key in shape))
+        found: _PlaceOf = attrgetter(*(_IDENTITY[key] for key in shape))
         return found
-
-    def place_of(question: AccessQuestion) -> tuple[Value, ...]:
-        facts = _PlainFacts(question)
-        return tuple([facts.single(key) for key in shape])
-
-    return place_of
-
-
-_PYTHON_TYPES: Final = {of_type: python for python, of_type in TYPES.items()}
+    bags = [_bag_of(key) for key in shape]
+    # None is not a value to which a set binds an attribute.
+    return lambda question: tuple([bag[0] if len(bag := read(question)) == 1 else None for read in bags])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -26,8 +26,6 @@ from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii
 from typing import Final, Self, TypeAlias
 
-from msgspec import Struct
-
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.authority.decisions.recycling import (
@@ -93,12 +91,9 @@ class _Followed:
     since: float = float("-inf")
 
 
-class FoundAnswer(Struct, frozen=True):
-    """A recycled answer, and the policies that it is based on and its resource, as members of a log record."""
-
-    recycled: Recycled
-    because: str
-    resource: str
+Record: TypeAlias = Callable[[AccessQuestion, Recycled, str, str, float], None]
+"""Receives a question, its recycled answer, the policies it is based on and its resource, both as members of a log
+record, and the time, before the answer is returned."""
 
 
 class AnswerCache:
@@ -130,13 +125,17 @@ class AnswerCache:
         followed = self._points.get(point)
         return {} if followed is None else dict(followed.follower.revisions)
 
-    def answer(self, question: AccessQuestion, now: float, steady: float) -> FoundAnswer | None:
+    def answer(
+        self, question: AccessQuestion, now: float, steady: float, record: Record | None = None
+    ) -> Recycled | None:
         """Return the answer that follows from cached ones, or None if a decision point must be asked."""
         if self._offset is None or not -_JUMP < now - steady - self._offset < _JUMP:
             self.notice_jump(now, steady)
             return None
         for point, followed in self._points.items():
-            if followed.behind or not followed.follower.is_fresh(now, steady):
+            follower = followed.follower
+            # As `is_fresh`, without a call.
+            if followed.behind or now >= follower.until or steady >= follower.until_steady:
                 continue
             found = followed.recycler.answer(question, now)
             if found is not None:
@@ -147,7 +146,9 @@ class AnswerCache:
                 if resource is None:
                     resource = self._allowed(point, followed, entity, now)
                 if resource is not None:
-                    return FoundAnswer(found, followed.because, resource)
+                    if record is not None:
+                        record(question, found, followed.because, resource, now)
+                    return found
         return None
 
     def _allowed(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> str | None:
@@ -172,7 +173,7 @@ class AnswerCache:
             if len(self._points) >= self._limits.recycling_points:
                 del self._points[next(iter(self._points))]
             # A set extends to resources for which the point was not asked: its right is checked when it is used.
-            followed = _Followed(Recycler(limits=self._limits), UpdateFollower(self._max_age))
+            followed = _Followed(Recycler(self._limits), UpdateFollower(self._max_age))
         self._points[point] = followed
         if not followed.follower.is_fresh(now, steady):
             return Learning(False, "there is no fresh heartbeat of the decision point")
@@ -263,23 +264,23 @@ class RecycledLog:
         self._start = f'{{"specversion":"1.0","source":{_quoted(source)},"type":"{ANSWERED}",'
         self._start += f'"datacontenttype":"application/json","id":"{ids}-'
         #: the last millisecond that was written, and how
-        self._moment = -1
+        self._since = self._until = 0.0
         self._time = ""
 
-    def write(self, question: AccessQuestion, found: FoundAnswer, now: float) -> None:
-        """Append the record of an answer."""
-        moment = int(now * 1_000)
-        if moment != self._moment:
-            self._moment = moment
+    def write(self, question: AccessQuestion, recycled: Recycled, because: str, resource: str, now: float) -> None:
+        """Append the record of an answer; see `Record`."""
+        if not self._since <= now < self._until:
+            moment = int(now * 1_000)
+            self._since, self._until = moment / 1_000, (moment + 1) / 1_000
             date = datetime.fromtimestamp(moment / 1_000, UTC)
             self._time = f'","time":"{date.isoformat(timespec="milliseconds")}","data":{{"endpoint":"recycled/'
         self._number += 1
-        recycled, subject = found.recycled, question.subject
+        subject = question.subject
         # `_value_` is the text of a member, which takes a fifth of the time of formatting the member.
         self.lines.write(
-            f'{self._start}{self._number:x}{self._time}{recycled.derivation.rule._value_}","decision":"'
-            f'{recycled.effect._value_}",{found.because},"subject":{{"type":{_quoted(subject.type)},"id":'
-            f'{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},{found.resource}}}}}\n'.encode("ascii")
+            f'{self._start}{self._number:x}{self._time}{recycled.rule._value_}","decision":"'
+            f'{recycled.effect._value_}",{because},"subject":{{"type":{_quoted(subject.type)},"id":'
+            f'{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},{resource}}}}}\n'.encode("ascii")
         )
 
 
@@ -343,7 +344,7 @@ class UpdatedCache:
             async with asyncio.timeout(seconds):
                 await self._joined.wait()
 
-    def find(self, question: AccessQuestion) -> FoundAnswer | None:
+    def find(self, question: AccessQuestion) -> Recycled | None:
         """Return the answer that follows from cached ones, or None. Nothing is recorded."""
         return self.cache.answer(question, self._clock(), self._steady())
 
@@ -426,6 +427,7 @@ class SecondaryPoint(UpdatedCache):
     ) -> None:
         super().__init__(fabric, key, may_decide, settings or SecondarySettings())
         self._log = log
+        self._record = None if log is None else log.write
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -444,13 +446,7 @@ class SecondaryPoint(UpdatedCache):
 
         Raises `FailedError` (`log.write`) if the answer cannot be recorded, `MalformedError` (`pdp.request`).
         """
-        now = self._clock()
-        found = self.cache.answer(question, now, self._steady())
-        if found is None:
-            return None
-        if self._log is not None:
-            self._log.write(question, found, now)
-        return found.recycled
+        return self.cache.answer(question, self._clock(), self._steady(), self._record)
 
     async def _sync(self) -> None:
         while self._log is not None:
@@ -466,18 +462,17 @@ class SecondaryPoint(UpdatedCache):
 
 def explain_recycled(question: AccessQuestion, recycled: Recycled) -> list[str]:
     """Return lines that say from which answers a recycled answer follows, and why."""
-    derivation = recycled.derivation
     subject, resource = question.subject, question.resource
     may = "may" if recycled.effect is AnswerEffect.PERMIT else "may not"
     first = (
         f"{recycled.effect}: {subject.type} {subject.id} {may} {question.action.id} {resource.type} {resource.id}, "
-        f"recycled from {_counted(len(derivation.premises))}: {_RULES[derivation.rule]}"
+        f"recycled from {_counted(len(recycled.premises))}: {_RULES[recycled.rule]}"
     )
     lines = [first]
-    if derivation.over:
-        joined = " ≥ " if derivation.rule is RecyclingRule.PATH else ", "
-        lines.append(f"  {_OVER[derivation.rule]}: {joined.join(derivation.over)}")
-    for asked, answer in derivation.premises:
+    if recycled.over:
+        joined = " ≥ " if recycled.rule is RecyclingRule.PATH else ", "
+        lines.append(f"  {_OVER[recycled.rule]}: {joined.join(recycled.over)}")
+    for asked, answer in recycled.premises:
         roles = ""
         if answer.recycling is not None and answer.recycling.HEAD == b"roles":
             found = asked.subject.properties.get(getattr(answer.recycling, "attribute", ""), [])
@@ -488,7 +483,7 @@ def explain_recycled(question: AccessQuestion, recycled: Recycled) -> list[str]:
             f"{asked.resource.type} {asked.resource.id}, by {answer.point.short} under {policies}, "
             f"issued {answer.issued:%Y-%m-%d %H:%M:%S}, until {answer.until:%H:%M:%S}"
         )
-        if answer.holds_for is not None and derivation.rule is RecyclingRule.SET:
+        if answer.holds_for is not None and recycled.rule is RecyclingRule.SET:
             lines.append(f"    it holds for every request with {answer.holds_for}")
     return lines
 

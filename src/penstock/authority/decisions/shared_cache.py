@@ -97,10 +97,10 @@ class SharedCache(PolicyDecisionPoint):
             self._asked.popitem(last=False)
         found = self.updated.find(question)
         # An answer by inference would need this cache's own signature, which nobody believes.
-        if found is None or found.recycled.derivation.rule is not RecyclingRule.PRECISE:
+        if found is None or found.rule is not RecyclingRule.PRECISE:
             self.counts["misses"] += 1
             return None
-        (known,) = found.recycled.derivation.premises
+        (known,) = found.premises
         kept = self._kept.get(question.digest)
         if kept is None or kept[0] is not known.answer:
             self.counts["misses"] += 1

@@ -303,11 +303,12 @@ class UpdateFollower:
 
     def is_fresh(self, now: float, steady: float) -> bool:
         """Return whether the cache can be used."""
-        return now < self.until and steady < self.until_steady and not self._lost
+        return now < self.until and steady < self.until_steady
 
     def lose(self) -> None:
         """Wait for the next heartbeat, because a clock jumped or a message was missed."""
         self._lost = True
+        self.until = self.until_steady = float("-inf")
 
     def take_update(self, signed: SignedValue[PolicyUpdate]) -> FollowResult:
         """Return what an update means."""
@@ -317,14 +318,15 @@ class UpdateFollower:
             return FollowResult.NOTHING
         if value.number <= self._number:
             if value.number == self._number and signed.digest != self._head:
-                self._forked = self._lost = True
+                self._forked = True
+                self.lose()
                 return FollowResult.LOST
             return FollowResult.NOTHING
         if self._lost:
             return FollowResult.NOTHING
         if value.number != self._number + 1 or value.previous != self._head:
             self._forked = value.number == self._number + 1
-            self._lost = True
+            self.lose()
             return FollowResult.LOST
         self._number, self._head = value.number, signed.digest
         policies = {name: known for name, known in self.policies.items() if name != value.policy}
@@ -346,7 +348,8 @@ class UpdateFollower:
         if same and (self._forked or value.number < self._number):
             return FollowResult.NOTHING
         if same and value.number == self._number and value.head != self._head:
-            self._forked = self._lost = True
+            self._forked = True
+            self.lose()
             return FollowResult.LOST
         self._beat, self.until, self.until_steady = date, date + self._max_age, steady + self._max_age
         if same and not self._lost and value.number == self._number and value.revisions == self.revisions:

@@ -23,11 +23,11 @@ binds to one value, by which sets can be found quickly.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError, MalformedError
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Scalar
@@ -103,9 +103,8 @@ class RequestTerm:
             raise _unknown(name)
         return name
 
-    def value(self, facts: Facts) -> Scalar:
-        """Return the value for a request."""
-        bag = facts.get(self.key, ())
+    def value(self, bag: Sequence[Value]) -> Scalar:
+        """Return the value for a request with this bag."""
         match self.aspect:
             case Aspect.COUNT:
                 return len(bag)
@@ -124,7 +123,7 @@ def always_single(key: Key) -> bool:
     return key.of is STRING and (key.category, key.id) in _NAMED
 
 
-def list_text(of_type: DataType, bag: tuple[Value, ...]) -> str:
+def list_text(of_type: DataType, bag: Sequence[Value]) -> str:
     """Return the values of a bag in order, as a JSON array of strings."""
     return json.dumps([*map(of_type.write, bag)], ensure_ascii=False, separators=(",", ":"))
 
@@ -193,24 +192,59 @@ def _unknown(name: str) -> MalformedError:
 
 Belongs: TypeAlias = Callable[[Facts], bool]
 """Returns whether a request belongs to a set."""
+R = TypeVar("R")
+BagReader: TypeAlias = Callable[[R], Sequence[Value]]
+"""Returns the bag of one attribute of a request."""
 
 
 def compile_request_set(selector: Selector) -> Belongs:
     """Return a function that says whether a request belongs to the set: whether the selector is TRUE for it.
 
-    Conjunctions of simple conditions, as `holds_for` writes them, take about a microsecond. Raises `MalformedError`
-    (`policy.request-attribute`) for a name that is not an attribute of a request.
+    Raises `MalformedError` (`policy.request-attribute`) for a name that is not an attribute of a request.
+    """
+
+    def bag_of(key: Key) -> BagReader[Facts]:
+        return lambda facts: facts.get(key, ())
+
+    return compile_set_over(selector, bag_of, bag_of)
+
+
+def compile_set_over(
+    selector: Selector, bag_of: Callable[[Key], BagReader[R]], texts_of: Callable[[Key], BagReader[R]]
+) -> Callable[[R], bool]:
+    """Return a function as `compile_request_set` does, for requests that are not `Facts`: the caller reads their bags.
+
+    Bags are tuples. `texts_of` is for attributes that are strings, where only texts are looked for: its bags can also
+    contain other values. Conjunctions of simple conditions, as `holds_for` writes them, take less than a microsecond.
     """
     terms = {name: request_term(name) for name in selector.attributes}
-    tests = [_test(part, terms) for part in _parts(selector.root)]
+
+    def test_of(part: Condition) -> Callable[[R], bool] | None:
+        """Return a quick test with the meaning of a simple condition; None for others."""
+        match part:
+            case Compare(ComparisonOperator.EQ, AttributeReference(name), Literal(str() as value)):
+                term = terms[name]
+                if term.aspect is Aspect.VALUE and term.key.of is STRING:
+                    return _equal(bag_of(term.key), (value,))
+            case AttributeReference(name) if terms[name].aspect is Aspect.HAS and terms[name].key.of is STRING:
+                return _having(texts_of(terms[name].key), terms[name].text)
+            case Not(AttributeReference(name)) if terms[name].aspect is Aspect.HAS and terms[name].key.of is STRING:
+                return _lacking(texts_of(terms[name].key), terms[name].text)
+            case Compare(ComparisonOperator.EQ, AttributeReference(name), Literal(int() as value)):
+                if terms[name].aspect is Aspect.COUNT and value == 0:
+                    return _equal(bag_of(terms[name].key), ())
+        return None
+
+    tests = [test_of(part) for part in _parts(selector.root)]
     quick = [test for test in tests if test is not None]
     if len(quick) == len(tests):
         return _all_of(quick)
     matches = compile_selector(selector)
+    read = [(name, term, bag_of(term.key)) for name, term in terms.items()]
 
-    def belongs(facts: Facts) -> bool:
+    def belongs(request: R) -> bool:
         try:
-            return matches({name: term.value(facts) for name, term in terms.items()}) is True
+            return matches({name: term.value(bag(request)) for name, term, bag in read}) is True
         except EvaluationError:
             return False
 
@@ -243,42 +277,25 @@ def _parts(root: Condition) -> Iterator[Condition]:
         yield root
 
 
-def _test(part: Condition, terms: Mapping[str, RequestTerm]) -> Belongs | None:
-    """Return a quick test with the meaning of a simple condition; None for others."""
-    match part:
-        case Compare(ComparisonOperator.EQ, AttributeReference(name), Literal(str() as value)):
-            term = terms[name]
-            if term.aspect is Aspect.VALUE and term.key.of is STRING:
-                return _equal(term.key, (value,))
-        case AttributeReference(name) if terms[name].aspect is Aspect.HAS and terms[name].key.of is STRING:
-            return _having(terms[name].key, terms[name].text)
-        case Not(AttributeReference(name)) if terms[name].aspect is Aspect.HAS and terms[name].key.of is STRING:
-            return _lacking(terms[name].key, terms[name].text)
-        case Compare(ComparisonOperator.EQ, AttributeReference(name), Literal(int() as value)):
-            if terms[name].aspect is Aspect.COUNT and value == 0:
-                return _equal(terms[name].key, ())
-    return None
+def _equal(bag: BagReader[R], wanted: tuple[Value, ...]) -> Callable[[R], bool]:
+    return lambda request: bag(request) == wanted
 
 
-def _equal(key: Key, wanted: tuple[Value, ...]) -> Belongs:
-    return lambda facts: facts.get(key, ()) == wanted
+def _having(bag: BagReader[R], text: str) -> Callable[[R], bool]:
+    return lambda request: text in (found := bag(request)) and len(found) <= REQUEST_SET_BAG
 
 
-def _having(key: Key, text: str) -> Belongs:
-    return lambda facts: text in (bag := facts.get(key, ())) and len(bag) <= REQUEST_SET_BAG
+def _lacking(bag: BagReader[R], text: str) -> Callable[[R], bool]:
+    return lambda request: text not in (found := bag(request)) and len(found) <= REQUEST_SET_BAG
 
 
-def _lacking(key: Key, text: str) -> Belongs:
-    return lambda facts: text not in (bag := facts.get(key, ())) and len(bag) <= REQUEST_SET_BAG
-
-
-def _all_of(tests: list[Belongs]) -> Belongs:
+def _all_of(tests: list[Callable[[R], bool]]) -> Callable[[R], bool]:
     if len(tests) == 1:
         return tests[0]
 
-    def belongs(facts: Facts) -> bool:
+    def belongs(request: R) -> bool:
         for test in tests:  # noqa: SIM110  # a generator would take longer
-            if not test(facts):
+            if not test(request):
                 return False
         return True
 
