@@ -7,5 +7,6 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `certificates` has the role certificates that PAPs issue to components.
 - `samples` has what components write to each other, signed.
 - `dependencies` says which components depend on each other, and what policies require.
+- `information_sources` reads attributes from files, SQL, HTTP, trees and functions.
 - `information_combining` combines the answers of several information points, field by field.
 """
