@@ -196,10 +196,12 @@ def test_readers_of_other_keys_cost_nothing() -> None:
                 for number in range(5):
                     await writer.publish(b"", key=f"true/{number}")
                 assert [(await anext(reader)).key for _ in range(5)] == [f"true/{number}" for number in range(5)]
+                junk.append(await fabric.subscribe("requests", instances=["junk"]))
+                await writer.publish(b"", key="true/5")
             # They did not even see the samples.
             assert {each.counts.unselected for each in junk} == {0}
             for each in junk:
                 await each.close()
-            assert fabric._topics["requests"].choosers == {}
+            assert fabric._topics["requests"].of_instance == {}
 
     asyncio.run(whole())

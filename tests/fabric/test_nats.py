@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import json
 import secrets
 import subprocess
@@ -174,7 +175,7 @@ def test_a_sample_that_the_server_sends_again_is_delivered_once(server: NatsServ
             await writer.publish(b"1")
             assert await take(reader, 1) == [b"1"]
             (name,) = (await fabric.link.ask(f"CONSUMER.NAMES.{fabric.link.stream('live')}"))["consumers"]
-            feed = reader._taken.__self__  # type: ignore[attr-defined]  # the bound method of a feed
+            (feed,) = inspect.getclosurevars(reader._taken).nonlocals["feeds"]
             again = f"$JS.ACK.{fabric.link.stream('live')}.{name}.2.1.2.0.0"
             await feed._hear(Msg(feed._client, "x", again, encode(Sample(b"1")), None))
             await until(lambda: feed._delivery.number == 2)

@@ -1,6 +1,7 @@
 """A second client of the NATS server that sends what it likes: nobody stops reading, and nobody stops writing."""
 
 import asyncio
+import inspect
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -83,7 +84,7 @@ async def opened(server: NatsServer) -> AsyncIterator[tuple[NatsFabric, Client]]
 
 
 def feed_of(reader: TopicSubscription) -> StreamFeed:
-    found = reader._taken.__self__  # type: ignore[attr-defined]  # the bound method of a feed
+    (found,) = inspect.getclosurevars(reader._taken).nonlocals["feeds"]
     assert isinstance(found, StreamFeed)
     return found
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import nats
@@ -91,6 +92,13 @@ def test_brokers_can_do_all_that_they_need(users: Users) -> None:
                 await writer.publish(b"1")
                 assert await take(reader, 1) == [b"1"]
             assert [sample.data for sample in await west.state("log")] == [b"1"]
+            await east.declare("parts", replace(LIVE, lease=60.0))
+            seen: list[bytes] = []
+            reader = await west.subscribe("parts", instances=["a"], on_writer=lambda writer, _: seen.append(writer))
+            writer = await east.publisher("parts", instance="a")
+            await writer.publish(b"1")
+            assert await take(reader, 1) == [b"1"]
+            assert seen == [writer.writer]
 
             async def echo(sample: Sample) -> bytes:
                 return sample.data

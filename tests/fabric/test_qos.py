@@ -1,4 +1,4 @@
-"""The ten policies: which values they have, what agrees with what, and what the reference says each adapter does."""
+"""The eleven policies: which values they have, what agrees with what, and what the reference says each adapter does."""
 
 import random
 import re
@@ -50,12 +50,13 @@ def policies(draw: st.DrawFn) -> Qos:
         lifespan=draw(st.sampled_from([1.0, 2.0, FOREVER])),
         latency_budget=draw(st.sampled_from([0.0, 1.0, FOREVER])),
         priority=draw(st.sampled_from(Priority)),
+        lease=draw(st.sampled_from([1.0, 2.0, FOREVER])),
     )
 
 
-def test_there_are_ten_policies_and_each_has_a_code() -> None:
+def test_there_are_eleven_policies_and_each_has_a_code() -> None:
     assert [field.name for field in fields(Qos)] == list(CODES)
-    assert len(set(CODES.values())) == 10
+    assert len(set(CODES.values())) == 11
 
 
 @given(policies())
@@ -88,6 +89,7 @@ def test_agreement_is_monotone(offered: Qos, requested: Qos, third: Qos) -> None
         ("reliability", Qos(), RELIABLE, "best-effort"),
         ("deadline", Qos(deadline=2.0), Qos(deadline=1.0), "2.0"),
         ("latency_budget", Qos(latency_budget=2.0), Qos(latency_budget=1.0), "2.0"),
+        ("lease", Qos(lease=2.0), Qos(lease=1.0), "2.0"),
     ],
 )
 def test_a_refusal_names_the_policy_and_what_is_possible(
@@ -148,9 +150,10 @@ def test_the_reference_says_what_the_adapters_do() -> None:
     key=st.text(max_size=10),
     headers=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3),
     time=st.integers(-(2**63), 2**63 - 1),
+    instance=st.text(max_size=3),
 )
-def test_samples_survive_their_bytes(data: bytes, key: str, headers: dict[str, str], time: int) -> None:
-    sample = Sample(data, key, headers, time, b"12345678", 2**64 - 1, 2**32 - 1)
+def test_samples_survive_their_bytes(data: bytes, key: str, headers: dict[str, str], time: int, instance: str) -> None:
+    sample = Sample(data, key, headers, time, b"12345678", 2**64 - 1, 2**32 - 1, instance)
     assert decode(encode(sample)) == sample
 
 
@@ -164,10 +167,11 @@ def test_bytes_are_a_sample_or_refused(octets: bytes) -> None:
 
 
 def test_cut_bytes_are_refused_until_the_data_begins() -> None:
-    whole = encode(Sample(b"", "key", {"a": "b"}))
-    for end in range(len(whole)):
-        with pytest.raises(MalformedError):
-            decode(whole[:end])
+    for instance in ("", "i"):
+        whole = encode(Sample(b"", "key", {"a": "b"}, instance=instance))
+        for end in range(len(whole)):
+            with pytest.raises(MalformedError):
+                decode(whole[:end])
 
 
 def test_a_reader_with_many_keys_is_bounded() -> None:
@@ -184,6 +188,35 @@ def test_a_reader_with_many_keys_is_bounded() -> None:
     assert reader.counts.missed > 0
 
 
+def test_a_flood_of_writers_is_bounded_and_does_not_drive_out_those_that_are_known() -> None:
+    reader = SampleReader(Qos(lease=5.0), FabricLimits(fabric_keys=10), watching=True)
+    reader.heard(b"known", 0.0)
+    for number in range(1_000):
+        reader.heard(str(number).encode(), 0.0)
+        reader.lost(str(number - 3).encode())
+    assert len(reader._writers) <= 10
+    assert len(reader._changed) <= 30
+    changed = reader.changed_writers(1.0)
+    assert changed[0] == (b"known", True)
+    assert (b"known", False) not in changed
+    assert (b"known", False) in reader.changed_writers(6.0)
+
+
+def test_a_writer_is_gone_after_its_last_sample_was_taken() -> None:
+    reader = SampleReader(Qos(lease=5.0), watching=True)
+    reader.receive(Sample(b"1", writer=b"a"), 0.0)
+    reader.receive(Sample(b"2", writer=b"b"), 0.0)
+    reader.lost(b"a")
+    assert reader.changed_writers(0.0) == [(b"a", True)]
+    assert reader.take(0.0) is not None
+    assert reader.changed_writers(0.0) == [(b"b", True)]
+    assert reader.take(0.0) is not None
+    assert reader.changed_writers(0.0) == [(b"a", False)]
+    assert reader.due() == 5.0
+    assert reader.changed_writers(5.0) == [(b"b", False)]
+    assert reader.due() is None
+
+
 def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
     first = contend(None, b"a", 1, 0.0)
     assert contend(first, b"a", 1, 5.0).epoch == first.epoch
@@ -192,6 +225,7 @@ def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
     assert contend(first, b"b", 2, 1.0).epoch == 2
     assert contend(first, b"b", 0, LEASE + 1).epoch == 2
     assert contend(None, b"b", 0, 0.0, epoch=7).epoch == 8
+    assert contend(contend(None, b"a", 1, 0.0, lease=2.0), b"b", 1, 3.0).epoch == 2
 
 
 def test_a_former_owner_is_not_heard() -> None:

@@ -31,6 +31,7 @@ from penstock.fabric.port import ReaderCounts as ReaderCounts
 from penstock.fabric.port import Service as Service
 from penstock.fabric.port import SystemClock as SystemClock
 from penstock.fabric.port import TopicSubscription as TopicSubscription
+from penstock.fabric.port import WriterChanged as WriterChanged
 from penstock.fabric.qos import FOREVER as FOREVER
 from penstock.fabric.qos import KEEP_ALL as KEEP_ALL
 from penstock.fabric.qos import Durability as Durability

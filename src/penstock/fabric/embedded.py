@@ -21,6 +21,7 @@ from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import (
+    DEFAULT_INSTANCE,
     Callback,
     Clock,
     DeadlineMissed,
@@ -35,8 +36,11 @@ from penstock.fabric.port import (
     SystemClock,
     TopicOwnership,
     TopicSubscription,
+    WriterChanged,
     answer,
+    check_instances,
     check_name,
+    check_watch,
     closed,
     contend,
     differs,
@@ -47,7 +51,7 @@ from penstock.fabric.port import (
     prefixes,
     unknown,
 )
-from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
+from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
 from penstock.fabric.tasks import waited_for
 from penstock.selector import Selector
 
@@ -144,37 +148,13 @@ _TURN: Final = 64  # best-effort samples that are published before readers run
 
 
 @dataclass
-class _Topic:
-    name: str
-    qos: Qos
-    epoch: int = 0
-    claim: TopicOwnership | None = None
-    kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
-    of_key: dict[str, deque[int]] = field(default_factory=dict)
-    readers: dict[TopicSubscription, None] = field(default_factory=dict)
-    #: the readers of all keys, and the others by what they chose
+class _Readers:
+    """The readers of one instance: those of all keys, and the others by what they chose."""
+
     of_all: dict[TopicSubscription, None] = field(default_factory=dict)
     choosers: dict[KeyChoice, dict[TopicSubscription, None]] = field(default_factory=dict)
-    services: list["_Service"] = field(default_factory=list)
-    numbers: int = 0
 
-    @property
-    def persistent(self) -> bool:
-        return self.qos.durability is Durability.PERSISTENT
-
-    def add(self, number: int, sample: Sample) -> None:
-        self.numbers = max(self.numbers, number)
-        self.kept[number] = sample
-        self.of_key.setdefault(sample.key, deque()).append(number)
-
-    def drop(self, number: int) -> None:
-        sample = self.kept.pop(number)
-        mine = self.of_key[sample.key]
-        mine.remove(number)
-        if not mine:
-            del self.of_key[sample.key]
-
-    def hearers(self, key: str) -> dict[TopicSubscription, None]:
+    def of(self, key: str) -> dict[TopicSubscription, None]:
         """Return the readers of a key."""
         if not self.choosers:
             return self.of_all
@@ -185,14 +165,12 @@ class _Topic:
         return found
 
     def join(self, reader: TopicSubscription) -> None:
-        self.readers[reader] = None
         if reader.keys is None:
             self.of_all[reader] = None
         for choice in reader.keys or ():
             self.choosers.setdefault(choice, {})[reader] = None
 
     def leave(self, reader: TopicSubscription) -> None:
-        self.readers.pop(reader, None)
         self.of_all.pop(reader, None)
         for choice in reader.keys or ():
             self.unchoose(reader, choice)
@@ -202,6 +180,66 @@ class _Topic:
         choosers.pop(reader, None)
         if not choosers:
             self.choosers.pop(choice, None)
+
+
+@dataclass
+class _Topic:
+    name: str
+    qos: Qos
+    epoch: int = 0
+    claim: TopicOwnership | None = None
+    kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
+    of_slot: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
+    readers: dict[TopicSubscription, None] = field(default_factory=dict)
+    #: the readers of each instance; under None those of all instances
+    of_instance: dict[str | None, _Readers] = field(default_factory=dict)
+    services: list["_Service"] = field(default_factory=list)
+    numbers: int = 0
+
+    @property
+    def persistent(self) -> bool:
+        return self.qos.durability is Durability.PERSISTENT
+
+    def add(self, number: int, sample: Sample) -> None:
+        self.numbers = max(self.numbers, number)
+        self.kept[number] = sample
+        self.of_slot.setdefault(sample.slot, deque()).append(number)
+
+    def drop(self, number: int) -> None:
+        sample = self.kept.pop(number)
+        mine = self.of_slot[sample.slot]
+        mine.remove(number)
+        if not mine:
+            del self.of_slot[sample.slot]
+
+    def hearers(self, sample: Sample) -> dict[TopicSubscription, None]:
+        """Return the readers of a sample."""
+        found: dict[TopicSubscription, None] = {}
+        for instance in (sample.instance, None):
+            readers = self.of_instance.get(instance)
+            if readers is not None:
+                found = found | readers.of(sample.key) if found else readers.of(sample.key)
+        return found
+
+    def readers_of(self, instance: str) -> list[TopicSubscription]:
+        """Return the readers of an instance, whatever keys they chose."""
+        return [reader for reader in self.readers if reader.instances is None or instance in reader.instances]
+
+    def audiences(self, reader: TopicSubscription) -> list[_Readers]:
+        """Return the groups of readers that a reader is in."""
+        instances = (None,) if reader.instances is None else reader.instances
+        return [self.of_instance.setdefault(instance, _Readers()) for instance in instances]
+
+    def join(self, reader: TopicSubscription) -> None:
+        self.readers[reader] = None
+        for readers in self.audiences(reader):
+            readers.join(reader)
+
+    def leave(self, reader: TopicSubscription) -> None:
+        self.readers.pop(reader, None)
+        for readers in self.audiences(reader):
+            readers.leave(reader)
+        self.of_instance = {name: each for name, each in self.of_instance.items() if each.of_all or each.choosers}
 
     def expired(self, now: float) -> list[int]:
         """Return the numbers of expired samples. Samples are nearly in order of time, so that this stops early."""
@@ -228,6 +266,7 @@ class EmbeddedFabric(Fabric):
             "lifespan": "checked when a sample is kept, arrives and is taken",
             "latency_budget": "no sample is delayed; later deliveries are counted",
             "priority": "readers of more urgent topics are woken first",
+            "lease": "`on_writer` at the reader; a writer that closes is gone immediately",
         }
     )
 
@@ -286,10 +325,11 @@ class EmbeddedFabric(Fabric):
             reader.fail(unknown(topic))
             found.leave(reader)
 
-    async def publisher(self, topic: str, *, strength: int = 0) -> "EmbeddedPublisher":
+    async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> "EmbeddedPublisher":
         """Return a writer of a topic."""
-        made = EmbeddedPublisher(self, self._topic(topic), strength)
-        made.claim()
+        check_instances((instance,), self.limits)
+        made = EmbeddedPublisher(self, self._topic(topic), strength, instance)
+        await made.alive()
         return made
 
     async def subscribe(  # noqa: PLR0913  # named settings, each with a default
@@ -299,28 +339,35 @@ class EmbeddedFabric(Fabric):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        on_writer: WriterChanged | None = None,
         keys: Collection[KeyChoice] | None = None,
+        instances: Collection[str] | None = DEFAULT_INSTANCE,
         selector: Selector | None = None,
     ) -> TopicSubscription:
         """Read a topic."""
         found = self._topic(topic)
+        check_instances(instances, self.limits)
+        check_watch(found.qos, on_writer)
         qos = agree(found.qos, found.qos if requested is None else requested)
 
         async def leave(subscription: TopicSubscription) -> None:
             found.leave(subscription)
 
         async def choose(subscription: TopicSubscription, choice: KeyChoice, new: bool) -> None:  # a hook
-            if not new:
-                found.unchoose(subscription, choice)
-            elif subscription in found.readers:
-                found.choosers.setdefault(choice, {})[subscription] = None
+            for readers in found.audiences(subscription):
+                if not new:
+                    readers.unchoose(subscription, choice)
+                elif subscription in found.readers:
+                    readers.choosers.setdefault(choice, {})[subscription] = None
 
         made = TopicSubscription(
-            SampleReader(qos, self.limits),
+            SampleReader(qos, self.limits, watching=on_writer is not None),
             self.clock,
             leave=leave,
             on_deadline=on_deadline,
+            on_writer=on_writer,
             keys=keys,
+            instances=instances,
             selector=selector,
             choose=choose,
         )
@@ -411,7 +458,7 @@ class EmbeddedFabric(Fabric):
             raise unknown(topic.name)
         if topic.qos.durable:
             self._keep(topic, sample)
-        hearers = topic.hearers(sample.key)
+        hearers = topic.hearers(sample)
         for reader in hearers:
             reader.receive(sample, wake=False)
         if hearers:
@@ -430,7 +477,7 @@ class EmbeddedFabric(Fabric):
 
     def _keep(self, topic: _Topic, sample: Sample) -> None:
         gone = topic.expired(self.clock.now())
-        mine = topic.of_key.get(sample.key, ())
+        mine = topic.of_slot.get(sample.slot, ())
         if topic.qos.history != KEEP_ALL:
             oldest = islice(mine, max(0, len(mine) - topic.qos.history + 1))
             gone += [number for number in oldest if number not in gone]
@@ -447,8 +494,8 @@ class EmbeddedFabric(Fabric):
 class EmbeddedPublisher(Publisher):
     """Writes to a topic of an embedded fabric."""
 
-    def __init__(self, fabric: EmbeddedFabric, topic: _Topic, strength: int) -> None:
-        super().__init__(topic.name, fabric.draw(), fabric.clock, fabric.limits)
+    def __init__(self, fabric: EmbeddedFabric, topic: _Topic, strength: int, instance: str) -> None:
+        super().__init__(topic.name, fabric.draw(), fabric.clock, fabric.limits, instance=instance)
         self._fabric = fabric
         self._topic = topic
         self._strength = strength
@@ -459,7 +506,8 @@ class EmbeddedPublisher(Publisher):
         topic = self._topic
         if topic.qos.ownership is Ownership.EXCLUSIVE:
             now = self._clock.now()
-            claim = contend(topic.claim, self._writer, self._strength, now, epoch=topic.epoch)
+            lease = topic.qos.lease
+            claim = contend(topic.claim, self.writer, self._strength, now, epoch=topic.epoch, lease=lease)
             if self._epoch not in (0, claim.epoch):
                 raise not_owner()
             self._fabric.claimed(topic, claim)
@@ -469,10 +517,22 @@ class EmbeddedPublisher(Publisher):
         self.claim()
         await self._fabric.carry(self._topic, replace(sample, epoch=self._epoch) if self._epoch else sample)
 
+    async def alive(self) -> None:
+        """Renew the lease and the claim."""
+        if self._closed:
+            raise closed()
+        self.claim()
+        if self._topic.qos.lease != FOREVER:
+            for reader in self._topic.readers_of(self.instance):
+                reader.heard(self.writer)
+
     async def _release(self) -> None:
         claim = self._topic.claim
-        if claim is not None and claim.writer == self._writer:
+        if claim is not None and claim.writer == self.writer:
             self._topic.claim = replace(claim, until=0)
+        if self._topic.qos.lease != FOREVER:
+            for reader in self._topic.readers_of(self.instance):
+                reader.lost(self.writer)
 
 
 class _Service(Service):

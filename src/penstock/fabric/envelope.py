@@ -1,11 +1,12 @@
 """A sample, and its bytes: what every adapter carries and keeps.
 
-    uint8    version, 1
+    uint8    version: 1, or 2 if the sample is of a named instance of its topic
     int64    time at the source, microseconds since 1970
     8 bytes  the writer's id, drawn at random
     uint64   the writer's count of samples, from 1
     uint32   the owner's epoch, 0 where ownership is shared
     uint16   length of the key, then the key in UTF-8
+    uint16   only in version 2: length of the instance's name, then the name in UTF-8
     uint16   how many headers; of each a uint16 and the name, a uint16 and the value, both in UTF-8
     rest     the data
 
@@ -22,6 +23,7 @@ from penstock.errors import LimitError, MalformedError
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 
 _VERSION: Final = 1
+_WITH_INSTANCE: Final = 2
 _FIXED: Final = struct.Struct(">Bq8sQIH")
 _LENGTH: Final = struct.Struct(">H")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -40,16 +42,23 @@ class Sample:
     writer: bytes = b"\0" * WRITER_BYTES
     sequence: int = 0
     epoch: int = 0
+    instance: str = ""
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """Return the instance and the key: history, order and deadlines apply to each such pair separately."""
+        return self.instance, self.key
 
 
 def encode(sample: Sample) -> bytes:
     """Return a sample's bytes. The sample was checked by `check`."""
     key = sample.key.encode()
-    parts = [
-        _FIXED.pack(_VERSION, sample.time, sample.writer, sample.sequence, sample.epoch, len(key)),
-        key,
-        _LENGTH.pack(len(sample.headers)),
-    ]
+    instance = sample.instance.encode()
+    version = _WITH_INSTANCE if instance else _VERSION
+    parts = [_FIXED.pack(version, sample.time, sample.writer, sample.sequence, sample.epoch, len(key)), key]
+    if instance:
+        parts += (_LENGTH.pack(len(instance)), instance)
+    parts.append(_LENGTH.pack(len(sample.headers)))
     for pair in sample.headers.items():
         for text in pair:
             raw = text.encode()
@@ -62,9 +71,10 @@ def decode(raw: bytes) -> Sample:
     """Read a sample. Raises `MalformedError` (`fabric.envelope`)."""
     try:
         version, time, writer, sequence, epoch, length = _FIXED.unpack_from(raw)
-        if version != _VERSION:
+        if version not in (_VERSION, _WITH_INSTANCE):
             raise _unreadable()
         key, at = _text(raw, _FIXED.size, length)
+        instance, at = _prefixed(raw, at) if version == _WITH_INSTANCE else ("", at)
         (count,), at = _LENGTH.unpack_from(raw, at), at + _LENGTH.size
         headers: dict[str, str] = {}
         for _ in range(count):
@@ -72,9 +82,10 @@ def decode(raw: bytes) -> Sample:
             headers[name], at = _prefixed(raw, at)
     except (struct.error, UnicodeDecodeError) as error:
         raise _unreadable() from error
-    if len(headers) != count:
+    if len(headers) != count or (version == _WITH_INSTANCE and not instance):
         raise _unreadable()
-    return Sample(raw[at:], key, MappingProxyType(headers) if headers else _NOTHING, time, writer, sequence, epoch)
+    frozen = MappingProxyType(headers) if headers else _NOTHING
+    return Sample(raw[at:], key, frozen, time, writer, sequence, epoch, instance)
 
 
 def check(data: bytes, key: str, headers: Mapping[str, str], limits: FabricLimits = FABRIC_LIMITS) -> None:

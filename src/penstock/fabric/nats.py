@@ -23,6 +23,7 @@ from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, 
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import (
+    DEFAULT_INSTANCE,
     Callback,
     Clock,
     DeadlineMissed,
@@ -37,8 +38,11 @@ from penstock.fabric.port import (
     SystemClock,
     TopicOwnership,
     TopicSubscription,
+    WriterChanged,
     answer,
+    check_instances,
     check_name,
+    check_watch,
     closed,
     contend,
     differs,
@@ -145,6 +149,8 @@ def answered(topic: str, raw: bytes) -> bytes:
 _SECOND: Final = 1_000_000_000  # JetStream counts in nanoseconds
 _WINDOW: Final = 120.0  # seconds in which the server knows a sample that is sent again
 _LEAST_AGE: Final = 0.1  # seconds; JetStream takes no less
+_HERE: Final = b"\1"  # what a writer says about itself, before its id
+_GONE: Final = b"\0"
 
 
 class NatsFabric(Fabric):
@@ -162,6 +168,7 @@ class NatsFabric(Fabric):
             "lifespan": "the stream's greatest age, and checked when a sample arrives and is taken",
             "latency_budget": "no sample is delayed; later deliveries are counted",
             "priority": "a separate connection for each priority",
+            "lease": "messages on core NATS, and `on_writer` at the reader",
         }
     )
 
@@ -170,7 +177,7 @@ class NatsFabric(Fabric):
         self.clock = clock
         self.limits = limits
         self._random = random
-        self._open: dict[TopicSubscription, None] = {}
+        self._open: dict[TopicSubscription, DirectListening | None] = {}  # and how it hears of writers
         self._services: dict[NatsService, None] = {}
         self._asked: dict[str, Qos] = {}
 
@@ -218,6 +225,12 @@ class NatsFabric(Fabric):
         if _in_stream(qos):
             await self._make_stream(self.link.stream(topic), [self.link.subject(topic)], **self._shape(qos))
 
+    async def make_instances(self, topic: str, qos: Qos) -> None:
+        """Make the stream of a topic's named instances, if it has streams. Raises as `declare`."""
+        if _in_stream(qos):
+            subjects = [self.link.subject(topic, instance="*")]
+            await self._make_stream(self.link.stream(topic, named=True), subjects, **self._shape(qos))
+
     async def describe(self, topic: str) -> Qos:
         """Return the policies that a topic offers."""
         self._check_open()
@@ -232,8 +245,9 @@ class NatsFabric(Fabric):
         qos = await self.describe(topic)
         self._asked.pop(topic, None)
         if _in_stream(qos):
-            with suppress(ApiError):
-                await self.link.ask(f"STREAM.DELETE.{self.link.stream(topic)}")
+            for named in (False, True):
+                with suppress(ApiError):
+                    await self.link.ask(f"STREAM.DELETE.{self.link.stream(topic, named=named)}")
         for kind in ("topics", "owners"):
             purge = {"filter": f"{self.link.prefix}.{kind}.{topic}"}
             try:
@@ -241,12 +255,16 @@ class NatsFabric(Fabric):
             except ApiError as error:
                 raise _refused(topic, error) from error
 
-    async def publisher(self, topic: str, *, strength: int = 0) -> "NatsPublisher":
+    async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> "NatsPublisher":
         """Return a writer of a topic."""
+        check_instances((instance,), self.limits)
         qos = await self.describe(topic)
+        if instance:
+            await self.make_instances(topic, qos)
         await self.link.client(qos.priority)
-        made = NatsPublisher(self, topic, qos, self._random(WRITER_BYTES), strength)
+        made = NatsPublisher(self, topic, qos, self._random(WRITER_BYTES), strength=strength, instance=instance)
         await made.claim()
+        await made.alive()
         return made
 
     async def subscribe(  # noqa: PLR0913  # named settings, each with a default
@@ -256,53 +274,90 @@ class NatsFabric(Fabric):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        on_writer: WriterChanged | None = None,
         keys: Collection[KeyChoice] | None = None,
+        instances: Collection[str] | None = DEFAULT_INSTANCE,
         selector: Selector | None = None,
     ) -> TopicSubscription:
-        """Read a topic. Keys are chosen by the server, or here where there is a stream; the selector is used here."""
+        """Read a topic.
+
+        Instances are chosen by the server, and keys too if there is no stream. The selector is used here.
+        """
         offered = await self.describe(topic)
+        check_instances(instances, self.limits)
+        check_watch(offered, on_writer)
         qos = agree(offered, offered if requested is None else requested)
         new = partial(
             TopicSubscription,
-            SampleReader(qos, self.limits),
+            SampleReader(qos, self.limits, watching=on_writer is not None),
             self.clock,
             on_deadline=on_deadline,
+            on_writer=on_writer,
             keys=keys,
+            instances=instances,
             selector=selector,
         )
         made = await (self._feed(topic, offered, new) if _in_stream(offered) else self._listen(topic, qos, new))
         self._open[made] = None
+        if on_writer is not None:
+            names = ("", "*") if made.instances is None else made.instances
+            sinks = {self.alive(topic, name): partial(_hear_of, made) for name in names}
+            self._open[made] = alive = DirectListening(sinks, qos.priority)
+            await self.link.listen(alive)
         if callback is not None:
             made.run(callback)
         return made
 
     async def _feed(self, topic: str, offered: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
-        feed = StreamFeed(self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex())
+        feeds: list[StreamFeed] = []
 
         async def leave(subscription: TopicSubscription) -> None:
-            self._open.pop(subscription, None)
-            await feed.close()
+            await self._left(subscription)
+            for feed in feeds:
+                await feed.close()
 
-        made = new(leave=leave, taken=feed.stir)
+        def taken() -> None:
+            for feed in feeds:
+                feed.stir()
+
+        made = new(leave=leave, taken=taken)
+        wanted: list[Collection[str] | None] = []
+        if made.instances is None or "" in made.instances:
+            wanted.append(None)
+        if made.instances is None or made.instances - {""}:
+            await self.make_instances(topic, offered)
+            wanted.append((made.instances or frozenset()) - {""})
+        of_topic = partial(
+            StreamFeed, self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex()
+        )
         try:
-            await feed.open(made, from_start=made.reader.qos.durable)
+            for instances in wanted:
+                feed = of_topic(instances=instances, share=len(wanted))
+                await feed.open(made, from_start=made.reader.qos.durable)
+                feeds.append(feed)
         except ApiError as error:
+            await made.close()
             raise _refused(topic, error) from error
         return made
 
     async def _listen(self, topic: str, qos: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
         async def leave(subscription: TopicSubscription) -> None:
-            self._open.pop(subscription, None)
+            await self._left(subscription)
             await self.link.unlisten(listening)
 
+        def subjects_of(choice: KeyChoice | None) -> list[str]:
+            instances = ("", "*") if made.instances is None else made.instances
+            return [self.link.subject_of_parts(topic, choice, instance) for instance in instances]
+
         async def choose(_: TopicSubscription, choice: KeyChoice, new: bool) -> None:  # a hook
-            subject = self.link.subject_of_parts(topic, choice)
             if not new:
-                await listening.drop(subject)
+                for subject in subjects_of(choice):
+                    await listening.drop(subject)
                 return
             client = await self.link.client(qos.priority)
             try:
-                await listening.add(client, subject, partial(hear, choice))
+                for subject in subjects_of(choice):
+                    await listening.add(client, subject, partial(hear, choice))
                 if isinstance(choice, KeysUnder):
                     await settle(client, 2)  # from now on only this choice hands over what several match
             except TRANSIENT as error:
@@ -320,10 +375,19 @@ class NatsFabric(Fabric):
 
         made = new(leave=leave, choose=choose)
         choices: Iterable[KeyChoice | None] = (None,) if made.keys is None else made.keys
-        subjects = {self.link.subject_of_parts(topic, choice): partial(hear, choice) for choice in choices}
+        subjects = {subject: partial(hear, choice) for choice in choices for subject in subjects_of(choice)}
         listening = DirectListening(subjects, qos.priority)
         await self.link.listen(listening)
         return made
+
+    async def _left(self, subscription: TopicSubscription) -> None:
+        alive = self._open.pop(subscription, None)
+        if alive is not None:
+            await self.link.unlisten(alive)
+
+    def alive(self, topic: str, instance: str) -> str:
+        """Return the subject on which the writers of an instance renew their leases."""
+        return f"{self.link.prefix}.alive.{topic}{'.' if instance else ''}{instance}"
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
         """Return the samples that a topic keeps now."""
@@ -332,9 +396,17 @@ class NatsFabric(Fabric):
             return ()
         now = self.clock.now()
         try:
-            found = await read_all(self.link, topic, key)
+            found = await read_all(self.link, topic, key, named=False)
         except ApiError as error:
             raise _refused(topic, error) from error
+        try:
+            named = await read_all(self.link, topic, key, named=True)
+        except ApiError as error:
+            if error.number != NO_STREAM:
+                raise _refused(topic, error) from error
+            named = []
+        if named:
+            found = sorted(found + named, key=lambda sample: sample.time)
         return tuple(sample for sample in found if now - sample.time / MICROSECONDS <= qos.lifespan)
 
     async def serve(self, topic: str, handler: Handler) -> Service:
@@ -436,8 +508,10 @@ class NatsFabric(Fabric):
 class NatsPublisher(Publisher):
     """Writes to a topic over NATS."""
 
-    def __init__(self, fabric: NatsFabric, topic: str, qos: Qos, writer: bytes, strength: int) -> None:
-        super().__init__(topic, writer, fabric.clock, fabric.limits)
+    def __init__(  # noqa: PLR0913  # a topic, and the settings of a writer
+        self, fabric: NatsFabric, topic: str, qos: Qos, writer: bytes, *, strength: int, instance: str
+    ) -> None:
+        super().__init__(topic, writer, fabric.clock, fabric.limits, instance=instance)
         self._fabric = fabric
         self._link = fabric.link
         self._qos = qos
@@ -452,7 +526,7 @@ class NatsPublisher(Publisher):
         while True:
             now = self._clock.now()
             current, revision = await self._claimed()
-            claim = contend(current, self._writer, self._strength, now)
+            claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease)
             if self._epoch not in (0, claim.epoch):
                 raise not_owner()
             if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
@@ -477,14 +551,15 @@ class NatsPublisher(Publisher):
     async def _throw(self, sample: Sample) -> None:
         client = await self._link.client(self._qos.priority)
         try:
-            await client.publish(self._link.subject_of_parts(self.topic, sample.key), encode(sample))
+            await client.publish(self._link.subject_of_parts(self.topic, sample.key, self.instance), encode(sample))
         except nats.errors.MaxPayloadError as error:
             raise _too_large() from error
         except TRANSIENT as error:
             raise self._link.unreachable(error) from error
 
     async def _store(self, sample: Sample) -> None:
-        stream, subject = self._link.stream(self.topic), self._link.subject(self.topic, sample.key)
+        stream = self._link.stream(self.topic, named=bool(self.instance))
+        subject = self._link.subject(self.topic, sample.key, self.instance)
         raw = encode(sample)
         headers = {"Nats-Msg-Id": f"{sample.writer.hex()}.{sample.sequence}"}
 
@@ -494,6 +569,8 @@ class NatsPublisher(Publisher):
             except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
                 # The topic may have been removed, which says so here; or its stream alone is gone.
                 await self._fabric.declare(self.topic, await self._fabric.describe(self.topic))
+                if self.instance:
+                    await self._fabric.make_instances(self.topic, self._qos)
                 raise
 
         try:
@@ -505,11 +582,31 @@ class NatsPublisher(Publisher):
         except nats.errors.MaxPayloadError as error:
             raise _too_large() from error
 
+    async def alive(self) -> None:
+        """Renew the lease and the claim."""
+        if self._closed:
+            raise closed()
+        if self._qos.lease != FOREVER:
+            async with self._turn:
+                await self.claim()
+            await self._say(_HERE)
+
+    async def _say(self, what: bytes) -> None:
+        client = await self._link.client(self._qos.priority)
+        try:
+            await client.publish(self._fabric.alive(self.topic, self.instance), what + self.writer)
+        except TRANSIENT as error:
+            raise self._link.unreachable(error) from error
+
     async def _release(self) -> None:
-        if self._epoch and not self._link.closed:
+        if self._link.closed:
+            return
+        if self._epoch:
             current, revision = await self._claimed()
-            if current is not None and current.writer == self._writer:
+            if current is not None and current.writer == self.writer:
                 await self._fabric.register("owners", self.topic, replace(current, until=0.0).as_dict(), revision)
+        if self._qos.lease != FOREVER:
+            await self._say(_GONE)
 
     async def _claimed(self) -> tuple[TopicOwnership | None, int]:
         found = await self._fabric.registered("owners", self.topic)
@@ -520,6 +617,17 @@ class NatsPublisher(Publisher):
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
             raise FailedError("fabric.registry", f"who owns `{self.topic}` does not read") from error
         return claim, found[1]
+
+
+def _hear_of(subscription: TopicSubscription, raw: bytes) -> None:
+    """Record that a writer is there or gone; count anything else as malformed."""
+    what, writer = raw[:1], raw[1:]
+    if len(writer) != WRITER_BYTES or what not in (_HERE, _GONE):
+        subscription.counts.malformed += 1
+    elif what == _HERE:
+        subscription.heard(writer)
+    else:
+        subscription.lost(writer)
 
 
 def _in_stream(qos: Qos) -> bool:

@@ -17,7 +17,7 @@ is forged: the subscription ends (`fabric.forged`), because the feed cannot tell
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import Sample, decode
+from penstock.fabric.limits import FABRIC_KEYS
 from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, AnswerError, ApiError, ask, text, whole
 from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
 from penstock.fabric.port import TopicSubscription, slow_consumer, unknown
@@ -129,14 +130,30 @@ def _replaced(topic: str) -> FailedError:
 
 
 class StreamFeed:
-    """Reads one topic's stream for one subscription; `name` gives the name of a new consumer."""
+    """Reads one topic's stream for one subscription; `name` gives the name of a new consumer.
 
-    def __init__(self, link: NatsLink, topic: str, *, volatile: bool, name: Callable[[], str]) -> None:
+    With `instances` it reads the stream of named instances: only these, or all if there are none in it. `share` is how
+    many feeds one subscription has.
+    """
+
+    def __init__(  # noqa: PLR0913  # a topic, and what to read of it
+        self,
+        link: NatsLink,
+        topic: str,
+        *,
+        volatile: bool,
+        name: Callable[[], str],
+        instances: Collection[str] | None = None,
+        share: int = 1,
+    ) -> None:
         self._link = link
         self._topic = topic
-        self._stream = link.stream(topic)
+        self._stream = link.stream(topic, named=instances is not None)
         self._volatile = volatile  # the topic, not the reader
         self._name = name
+        self._subjects = [link.subject(topic, instance=instance) for instance in instances or ()]
+        self._share = share
+        self._sequences: dict[bytes, int] = {}  # the last of each writer, if only some instances are read
         self._consumer = ""
         self._created = ""  # when the stream was made
         self._last = 0
@@ -219,6 +236,8 @@ class StreamFeed:
             "inactive_threshold": _FORGET * _SECOND,
             "num_replicas": 1 if not self._volatile else 0,
         }
+        if self._subjects:
+            config["filter_subjects"] = self._subjects
         if self._volatile:
             # After a restart of the server it must still count as a consumer that has not read.
             config |= {"durable_name": name, "max_ack_pending": -1}
@@ -259,7 +278,7 @@ class StreamFeed:
 
     async def _pull(self) -> None:
         """Request as many messages as there is room for, and handle them until the server has sent them all."""
-        wanted = min(_BATCH, self._subscription.reader.room)
+        wanted = min(_BATCH, self._subscription.reader.room // self._share)
         if not wanted:
             await self._stirred(_EXPIRES)
             return
@@ -298,30 +317,41 @@ class StreamFeed:
             await self._client.publish(message.reply, b"+ACK")
         if place.sequence <= self._last:
             return True  # sent again
-        if self._volatile and place.sequence != self._last + 1 and self._subscription.reader.qos.lifespan == FOREVER:
-            raise slow_consumer()
+        skipped = not self._subjects and place.sequence != self._last + 1
         self._last = place.sequence
-        receive(self._subscription, message.data)
+        try:
+            sample = decode(message.data)
+        except MalformedError:
+            self._subscription.counts.malformed += 1
+            sample = None
+        if sample is not None and self._subjects and self._volatile:
+            skipped = self._skipped(sample)
+        if self._volatile and skipped and self._subscription.reader.qos.lifespan == FOREVER:
+            raise slow_consumer()
+        if sample is not None:
+            self._subscription.receive(sample)
         return True
 
-
-def receive(subscription: TopicSubscription, raw: bytes) -> None:
-    """Pass the bytes of a sample to a subscription; count bytes that are not a sample."""
-    try:
-        sample = decode(raw)
-    except MalformedError:
-        subscription.counts.malformed += 1
-        return
-    subscription.receive(sample)
+    def _skipped(self, sample: Sample) -> bool:
+        """Say whether the stream dropped samples of this writer, which writes to one instance only."""
+        last = self._sequences.pop(sample.writer, sample.sequence - 1)
+        self._sequences[sample.writer] = max(last, sample.sequence)
+        if len(self._sequences) > FABRIC_KEYS:
+            del self._sequences[next(iter(self._sequences))]
+        return sample.sequence > last + 1
 
 
-async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
-    """Return the samples in a topic's stream, oldest first. Raises as `NatsLink.call`."""
-    stream = link.stream(topic)
+async def read_all(link: NatsLink, topic: str, key: str | None, *, named: bool) -> list[Sample]:
+    """Return the samples in a topic's stream, or that of its named instances, oldest first.
+
+    Raises as `NatsLink.call`.
+    """
+    stream = link.stream(topic, named=named)
+    subject = link.subject(topic, key, "*" if named else "")
 
     async def read(client: Client) -> list[Sample]:
         config = {"deliver_policy": "all", "ack_policy": "none", "mem_storage": True, "num_replicas": 1}
-        config |= {"inactive_threshold": 10 * _SECOND, "filter_subject": link.subject(topic, key)}
+        config |= {"inactive_threshold": 10 * _SECOND, "filter_subject": subject}
         body = {"stream_name": stream, "config": config}
         made = await ask(client, f"{link.api}.CONSUMER.CREATE.{stream}", body, timeout=link.timeout)
         name, left = text(made, "name"), whole(made, "num_pending", default=0)

@@ -4,10 +4,13 @@ What the servers hold, under one prefix:
 
     stream PREFIX_topics      subject PREFIX.topics.TOPIC: what a topic offers; PREFIX.owners.TOPIC: who owns it
     stream PREFIX-TOPIC       subjects PREFIX.t.TOPIC.KEY: the samples of a topic that is reliable or durable
-    no stream                 PREFIX.t.TOPIC.PART.PART… of the other topics, and PREFIX.ask.TOPIC for requests
+    no stream                 PREFIX.t.TOPIC.PART.PART… of the other topics, PREFIX.ask.TOPIC for requests, and
+                              PREFIX.alive.TOPIC[.INSTANCE] where writers renew their leases
 
-A key is one token of a subject: its bytes in base64, without padding; `_` is the empty key. Where there is no stream,
-each part of a key is a token, so that the servers find the readers of a key and of all keys under a prefix.
+The samples of named instances have subjects with PREFIX.i.TOPIC.INSTANCE in place of PREFIX.t.TOPIC, and a stream of
+their own, PREFIX_i-TOPIC, from the first writer or reader of one on. A key is one token of a subject: its bytes in
+base64, without padding; `_` is the empty key. Where there is no stream, each part of a key is a token, so that the
+servers find the readers of a key and of all keys under a prefix.
 """
 
 import asyncio
@@ -82,20 +85,23 @@ class NatsLink:
         self.left: dict[object, Callable[[], None]] = {}  # called when a connection is gone
         self.closed = False
 
-    def subject(self, topic: str, key: str | None = None) -> str:
+    def subject(self, topic: str, key: str | None = None, instance: str = "") -> str:
         """Return the subject of a key, or of all keys, in a stream."""
-        return f"{self.prefix}.t.{topic}.{'*' if key is None else _token(key)}"
+        return f"{self._root(topic, instance)}.{'*' if key is None else _token(key)}"
 
-    def subject_of_parts(self, topic: str, choice: KeyChoice | None = None) -> str:
+    def subject_of_parts(self, topic: str, choice: KeyChoice | None = None, instance: str = "") -> str:
         """Return the subject of a key, of the keys under a prefix, or of all keys, where there is no stream."""
         if choice is None:
-            return f"{self.prefix}.t.{topic}.>"
+            return f"{self._root(topic, instance)}.>"
         key, last = (choice.prefix, ".>") if isinstance(choice, KeysUnder) else (choice, "")
-        return f"{self.prefix}.t.{topic}.{'.'.join(map(_token, key.split('/')))}{last}"
+        return f"{self._root(topic, instance)}.{'.'.join(map(_token, key.split('/')))}{last}"
 
-    def stream(self, topic: str) -> str:
-        """Return the stream that keeps a topic."""
-        return f"{self.prefix}-{topic}"
+    def _root(self, topic: str, instance: str) -> str:
+        return f"{self.prefix}.i.{topic}.{instance}" if instance else f"{self.prefix}.t.{topic}"
+
+    def stream(self, topic: str, *, named: bool = False) -> str:
+        """Return the stream that keeps a topic, or the one of its named instances."""
+        return f"{self.prefix}_i-{topic}" if named else f"{self.prefix}-{topic}"
 
     @property
     def registry(self) -> str:

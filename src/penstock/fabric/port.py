@@ -11,7 +11,8 @@
 A topic is declared once, with the quality of service that it offers (`Qos`); a reader may request less. Topic names are
 opaque here. A reader that joins late begins with the samples that the topic keeps. Samples that a policy drops are
 counted in `TopicSubscription.counts`. A reader can choose keys, and headers by a selector; the chosen keys can change
-while it reads.
+while it reads. A writer can write to a named instance of a topic, which only the readers of that instance receive. If a
+topic has a lease, a reader can learn which writers there are and that one is gone.
 
 All times are seconds since 1970 of the clock that the fabric was given; nothing here reads another clock.
 """
@@ -24,12 +25,12 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError, FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, Sample, check
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
-from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos
+from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Order, Ownership, Qos
 from penstock.fabric.tasks import waited_for
 from penstock.selector import Selector, compile_selector
 
@@ -73,7 +74,7 @@ class SystemClock:
 # over immediately, an equal one when the lease has run out or the owner has closed.
 
 
-LEASE: Final = 10.0  # seconds
+LEASE: Final = 10.0  # seconds, for topics without a lease of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +96,19 @@ class TopicOwnership:
         return cls(bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"]))
 
 
-def contend(
-    current: TopicOwnership | None, writer: bytes, strength: int, now: float, *, epoch: int = 0
+def contend(  # noqa: PLR0913  # two named settings, each with a default
+    current: TopicOwnership | None, writer: bytes, strength: int, now: float, *, epoch: int = 0, lease: float = FOREVER
 ) -> TopicOwnership:
     """Return the claim of a writer that wants to own a topic now; `epoch` is the highest that the topic has seen.
 
-    Raises `RefusedError` (`fabric.not-owner`).
+    `lease` is the topic's; without one a claim lasts for `LEASE`. Raises `RefusedError` (`fabric.not-owner`).
     """
+    until = now + (LEASE if lease == FOREVER else lease)
     if current is not None and current.writer == writer:
-        return replace(current, until=now + LEASE)
+        return replace(current, until=until)
     if current is not None and current.until > now and current.strength >= strength:
         raise not_owner()
-    return TopicOwnership(writer, strength, max(epoch, 0 if current is None else current.epoch) + 1, now + LEASE)
+    return TopicOwnership(writer, strength, max(epoch, 0 if current is None else current.epoch) + 1, until)
 
 
 def not_owner() -> RefusedError:
@@ -131,9 +133,13 @@ def full(topic: str) -> RefusedError:
 class Publisher(ABC):
     """Writes samples to one topic, in the order of its calls, each with the time of its source."""
 
-    def __init__(self, topic: str, writer: bytes, clock: Clock, limits: FabricLimits = FABRIC_LIMITS) -> None:
+    def __init__(
+        self, topic: str, writer: bytes, clock: Clock, limits: FabricLimits = FABRIC_LIMITS, *, instance: str = ""
+    ) -> None:
         self.topic = topic
-        self._writer = writer
+        self.instance = instance
+        #: its id, which all its samples carry
+        self.writer = writer
         self._clock = clock
         self._limits = limits
         self._time = 0
@@ -153,21 +159,29 @@ class Publisher(ABC):
         self._sequence += 1
         # A clock may stand still or go back; the samples of a writer never do.
         self._time = max(self._time + 1, round(self._clock.now() * MICROSECONDS))
-        await self._send(Sample(data, key, dict(headers or {}), self._time, self._writer, self._sequence))
+        sample = Sample(data, key, dict(headers or {}), self._time, self.writer, self._sequence)
+        await self._send(replace(sample, instance=self.instance) if self.instance else sample)
 
     @abstractmethod
     async def _send(self, sample: Sample) -> None:
         """Bring a sample to the topic's store and readers, with the epoch if ownership is exclusive."""
 
+    @abstractmethod
+    async def alive(self) -> None:
+        """Renew the lease, and the claim if there is one. Without a lease this does nothing.
+
+        Publishing does so too, but only with the readers that get the sample. Raises as `publish`.
+        """
+
     async def close(self) -> None:
-        """Stop writing, and give up the topic if this writer owns it."""
+        """Stop writing, give up the topic if this writer owns it, and let readers know if there is a lease."""
         if not self._closed:
             self._closed = True
             await self._release()
 
     @abstractmethod
     async def _release(self) -> None:
-        """Give up a claim, if there is one."""
+        """Give up a claim, if there is one, and say that this writer is gone."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,10 +208,17 @@ def closed() -> RefusedError:
 #  4. time-based filter: of a period only the newest sample of a key is let through
 #  5. history: of one key no more samples wait than are kept; the oldest give way
 #  6. the bound on all that wait: best effort drops the oldest; a reliable reader that fell so far behind is cut off
+#
+# History, order, filter and deadline are of each key in each instance. Whoever wants to know which writers there are
+# learns of a writer before its first sample, and that it is gone after its last one.
 
 
 Callback = Callable[[Sample], Awaitable[None]]
 DeadlineMissed = Callable[[str], None]
+#: called with a writer's id, and whether it is there or gone
+WriterChanged = Callable[[bytes, bool], None]
+_Slot: TypeAlias = tuple[str, str]
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -221,22 +242,24 @@ class ReaderCounts:
 class SampleReader:
     """The queue of one reader, and the policies that filter it."""
 
-    def __init__(self, qos: Qos, limits: FabricLimits = FABRIC_LIMITS) -> None:
+    def __init__(self, qos: Qos, limits: FabricLimits = FABRIC_LIMITS, *, watching: bool = False) -> None:
         self.qos = qos
+        self._watching = watching
         self.counts = ReaderCounts()
         self.cut = False
         self._keys = limits.fabric_keys
         self._bound = max(limits.fabric_pending, limits.fabric_history if qos.durable and qos.reliable else 0)
         self._waiting: OrderedDict[int, Sample] = OrderedDict()
-        self._of_key: dict[str, deque[int]] = {}
+        self._of_slot: dict[_Slot, deque[int]] = {}
         self._arrivals = 0
         self._epoch = 0
-        self._newest: OrderedDict[str, float] = OrderedDict()  # source time, by key
-        self._seen: OrderedDict[str, float] = OrderedDict()  # for the deadline, oldest first
-        self._opened: OrderedDict[str, float] = (
-            OrderedDict()
-        )  # for the time filter: when its period began, oldest first
-        self._held: dict[str, Sample] = {}
+        self._newest: OrderedDict[_Slot, float] = OrderedDict()  # source time
+        self._seen: OrderedDict[_Slot, float] = OrderedDict()  # for the deadline, oldest first
+        # for the time filter: when its period began, oldest first
+        self._opened: OrderedDict[_Slot, float] = OrderedDict()
+        self._held: dict[_Slot, Sample] = {}
+        self._writers: OrderedDict[bytes, float] = OrderedDict()  # when each was heard, oldest first
+        self._changed: deque[tuple[int, bytes, bool]] = deque()  # the last arrival before it, the writer, there or gone
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -248,6 +271,7 @@ class SampleReader:
 
     def receive(self, sample: Sample, now: float) -> None:
         """Take in a sample that arrived."""
+        self.heard(sample.writer, now)
         if self.qos.ownership is Ownership.EXCLUSIVE:
             if sample.epoch < self._epoch:
                 self.counts.usurped += 1
@@ -259,16 +283,16 @@ class SampleReader:
         if self.qos.source_order is Order.BY_SOURCE and not self._in_order(sample):
             return
         if self.qos.deadline != FOREVER:
-            self._remember(self._seen, sample.key, now)
+            self._remember(self._seen, sample.slot, now)
         if self.qos.time_filter and self._hold(sample, now):
             return
         self._wait(sample, now)
 
     def take(self, now: float) -> Sample | None:
         """Return the next sample, if there is one."""
-        for key in self._due_to_open(now):
-            self._remember(self._opened, key, now)
-            self._wait(self._held.pop(key), now)
+        for slot in self._due_to_open(now):
+            self._remember(self._opened, slot, now)
+            self._wait(self._held.pop(slot), now)
         while self._waiting:
             sample = self._drop(next(iter(self._waiting)))
             if self._expired(sample, now):
@@ -284,33 +308,61 @@ class SampleReader:
         if self.qos.deadline == FOREVER:
             return []
         missed = []
-        for key, seen in self._seen.items():
+        for slot, seen in self._seen.items():
             if seen + self.qos.deadline > now:
                 break
-            missed.append(key)
-        for key in missed:
-            self._remember(self._seen, key, now)
+            missed.append(slot)
+        for slot in missed:
+            self._remember(self._seen, slot, now)
         self.counts.deadlines += len(missed)
-        return missed
+        return [key for _, key in missed]
+
+    def heard(self, writer: bytes, now: float) -> None:
+        """Record that a writer is there."""
+        if not self._watching:
+            return
+        if writer not in self._writers:
+            if max(len(self._writers), len(self._changed) // 2) >= self._keys:
+                return  # who floods a topic with writers does not drive out those that are known
+            self._changed.append((self._arrivals, writer, True))
+        self._remember(self._writers, writer, now)
+
+    def lost(self, writer: bytes) -> None:
+        """Record that a writer is gone."""
+        if self._writers.pop(writer, None) is not None:
+            self._changed.append((self._arrivals, writer, False))
+
+    def changed_writers(self, now: float) -> list[tuple[bytes, bool]]:
+        """Return which writers came or are gone, as far as nothing that arrived before still waits."""
+        while self._writers and next(iter(self._writers.values())) + self.qos.lease <= now:
+            self.lost(next(iter(self._writers)))
+        changed = []
+        taken = next(iter(self._waiting)) - 1 if self._waiting else self._arrivals
+        while self._changed and self._changed[0][0] <= taken:
+            changed.append(self._changed.popleft()[1:])
+        return changed
 
     def due(self) -> float | None:
-        """Return when a deadline or time filter ends without a new sample; None if there is none."""
-        times = [self._seen[key] + self.qos.deadline for key in islice(self._seen, 1)]
-        times += [self._opened.get(key, -FOREVER) + self.qos.time_filter for key in self._held]
-        return min(times, default=None)
+        """Return when a deadline, a lease or a time filter ends without a new sample; None if there is none."""
+        times = [self._seen[slot] + self.qos.deadline for slot in islice(self._seen, 1)]
+        times += [self._opened.get(slot, -FOREVER) + self.qos.time_filter for slot in self._held]
+        times += [heard + self.qos.lease for heard in islice(self._writers.values(), 1)]
+        end = min(times, default=FOREVER)
+        return None if end == FOREVER else end
 
     def clear(self) -> None:
         """Drop all waiting samples."""
         self._waiting.clear()
-        self._of_key.clear()
+        self._of_slot.clear()
         self._held.clear()
 
     def _expired(self, sample: Sample, now: float) -> bool:
         return now - sample.time / MICROSECONDS > self.qos.lifespan
 
     def _in_order(self, sample: Sample) -> bool:
-        if sample.time >= self._newest.get(sample.key, sample.time):
-            self._remember(self._newest, sample.key, sample.time)
+        slot = sample.slot
+        if sample.time >= self._newest.get(slot, sample.time):
+            self._remember(self._newest, slot, sample.time)
             return True
         if self.qos.history == KEEP_ALL:
             self.counts.late += 1
@@ -319,29 +371,31 @@ class SampleReader:
         return False
 
     def _hold(self, sample: Sample, now: float) -> bool:
-        opened = self._opened.get(sample.key)
+        slot = sample.slot
+        opened = self._opened.get(slot)
         if opened is not None and now < opened + self.qos.time_filter and len(self._held) < self._keys:
-            self.counts.filtered += sample.key in self._held
-            self._held[sample.key] = sample
+            self.counts.filtered += slot in self._held
+            self._held[slot] = sample
             return True
-        if self._held.pop(sample.key, None) is not None:
+        if self._held.pop(slot, None) is not None:
             self.counts.filtered += 1
-        self._remember(self._opened, sample.key, now)
+        self._remember(self._opened, slot, now)
         return False
 
-    def _due_to_open(self, now: float) -> list[str]:
+    def _due_to_open(self, now: float) -> list[_Slot]:
         period = self.qos.time_filter
-        return [key for key in self._held if self._opened.get(key, -FOREVER) + period <= now]
+        return [slot for slot in self._held if self._opened.get(slot, -FOREVER) + period <= now]
 
     def _wait(self, sample: Sample, now: float) -> None:
-        mine = self._of_key.setdefault(sample.key, deque())
+        slot = sample.slot
+        mine = self._of_slot.setdefault(slot, deque())
         if self.qos.history != KEEP_ALL and len(mine) >= self.qos.history:
             self._drop(mine[0])
             self.counts.superseded += 1
-            mine = self._of_key.setdefault(sample.key, deque())
+            mine = self._of_slot.setdefault(slot, deque())
         if len(self._waiting) >= self._bound:
             self._make_room(now)
-            mine = self._of_key.setdefault(sample.key, deque())
+            mine = self._of_slot.setdefault(slot, deque())
         if self.cut:
             return
         self._arrivals += 1
@@ -364,13 +418,14 @@ class SampleReader:
 
     def _drop(self, arrival: int) -> Sample:
         sample = self._waiting.pop(arrival)
-        mine = self._of_key[sample.key]
+        slot = sample.slot
+        mine = self._of_slot[slot]
         mine.remove(arrival)
         if not mine:
-            del self._of_key[sample.key]
+            del self._of_slot[slot]
         return sample
 
-    def _remember(self, memory: OrderedDict[str, float], key: str, value: float) -> None:
+    def _remember(self, memory: OrderedDict[_T, float], key: _T, value: float) -> None:
         memory[key] = value
         memory.move_to_end(key)
         if len(memory) > self._keys:
@@ -399,6 +454,9 @@ class KeysUnder:
 
 KeyChoice: TypeAlias = str | KeysUnder
 """A key, or all keys under a prefix."""
+
+#: the instance that writers and readers have if they name none
+DEFAULT_INSTANCE: Final = ("",)
 
 
 def prefixes(key: str) -> Iterator[str]:
@@ -465,18 +523,22 @@ class TopicSubscription(AsyncIterator[Sample]):
         leave: Callable[["TopicSubscription"], Awaitable[None]],
         taken: Callable[[], None] = lambda: None,
         on_deadline: DeadlineMissed | None = None,
+        on_writer: WriterChanged | None = None,
         keys: Collection[KeyChoice] | None = None,
+        instances: Collection[str] | None = DEFAULT_INSTANCE,
         selector: Selector | None = None,
         choose: Callable[["TopicSubscription", KeyChoice, bool], Awaitable[None]] | None = None,
     ) -> None:
         self.reader = reader
         self.keys = None if keys is None else KeyChoices(keys)
+        self.instances = None if instances is None else frozenset(instances)
         self._matches = None if selector is None else compile_selector(selector)
         self._choose = choose
         self._clock = clock
         self._leave = leave
         self._taken = taken
         self._on_deadline = on_deadline
+        self._on_writer = on_writer
         self._wake = asyncio.Event()
         self._closed = False
         self._error: PenstockError | None = None
@@ -500,7 +562,21 @@ class TopicSubscription(AsyncIterator[Sample]):
         if wake:
             self._wake.set()
 
+    def heard(self, writer: bytes) -> None:
+        """Record that a writer is there (called by the adapter)."""
+        if self._on_writer is not None:
+            self.reader.heard(writer, self._clock.now())
+            self._wake.set()
+
+    def lost(self, writer: bytes) -> None:
+        """Record that a writer is gone (called by the adapter)."""
+        if self._on_writer is not None:
+            self.reader.lost(writer)
+            self._wake.set()
+
     def _wanted(self, sample: Sample) -> bool:
+        if self.instances is not None and sample.instance not in self.instances:
+            return False
         if self.keys is not None and self.keys.match(sample.key) is None:
             return False
         try:
@@ -558,6 +634,9 @@ class TopicSubscription(AsyncIterator[Sample]):
             for key in self.reader.missed_deadlines(now):
                 if self._on_deadline is not None:
                     self._on_deadline(key)
+            for writer, there in self.reader.changed_writers(now):
+                if self._on_writer is not None:
+                    self._on_writer(writer, there)
             sample = None if self._closed else self.reader.take(now)
             if sample is not None:
                 self._taken()
@@ -652,11 +731,12 @@ class Fabric(ABC):
         """Remove a topic and all that it keeps. Raises `RefusedError` (`fabric.unknown-topic`)."""
 
     @abstractmethod
-    async def publisher(self, topic: str, *, strength: int = 0) -> Publisher:
-        """Return a writer of a topic.
+    async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> Publisher:
+        """Return a writer of a topic, or of a named instance of it, which other readers do not receive.
 
-        If ownership is exclusive, the writer claims the topic; `strength` decides between two writers. Raises
-        `RefusedError`: `fabric.unknown-topic`, `fabric.not-owner`.
+        If ownership is exclusive, the writer claims the topic with all instances; `strength` decides between two
+        writers. Raises `RefusedError`: `fabric.unknown-topic`, `fabric.not-owner`; and `MalformedError`
+        (`fabric.bad-name`).
         """
 
     @abstractmethod
@@ -667,15 +747,20 @@ class Fabric(ABC):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        on_writer: WriterChanged | None = None,
         keys: Collection[KeyChoice] | None = None,
+        instances: Collection[str] | None = DEFAULT_INSTANCE,
         selector: Selector | None = None,
     ) -> TopicSubscription:
         """Read a topic: iterate over the result, or pass a callback.
 
         Without a request the reader gets what the topic offers. `on_deadline` is called with a key for which no sample
-        arrived in time. `keys` chooses keys, and `selector` samples by their headers, which are strings; without them
-        the reader gets all. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not
-        offered.
+        arrived in time. `on_writer` is called with the id of a writer of these instances and True when it is first
+        heard, and with False when it has closed or its lease has run out; a topic without a lease refuses it
+        (`fabric.qos.lease`). Both are called while the reader waits for the next sample. `keys` chooses keys, and
+        `selector` samples by their headers, which are strings; without them the reader gets all. `instances` names
+        instances of the topic: without it the reader gets what is written without a name, and with None all. Raises
+        `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
         """
 
     @abstractmethod
@@ -714,6 +799,24 @@ def check_name(topic: str, limits: FabricLimits = FABRIC_LIMITS) -> None:
             "fabric.bad-name",
             f"`{topic[:40]}` is not a topic name",
             hint=f"1 to {limits.fabric_name_length} letters, digits, `-` and `_`",
+        )
+
+
+def check_instances(instances: Collection[str] | None, limits: FabricLimits = FABRIC_LIMITS) -> None:
+    """Check the names of instances, which are as those of topics, or empty. Raises `MalformedError`."""
+    for name in instances or ():
+        if name:
+            check_name(name, limits)
+
+
+def check_watch(offered: Qos, on_writer: WriterChanged | None) -> None:
+    """Check that a topic whose writers are watched has a lease. Raises `RefusedError` (`fabric.qos.lease`)."""
+    if on_writer is not None and offered.lease == FOREVER:
+        raise RefusedError(
+            CODES["lease"],
+            "nobody learns which writers are gone if the topic has no lease",
+            hint="declare it with a `lease`",
+            policy="lease",
         )
 
 

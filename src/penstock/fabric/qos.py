@@ -1,8 +1,8 @@
-"""Quality of service: ten policies as one value, and whether an offer satisfies a request.
+"""Quality of service: eleven policies as one value, and whether an offer satisfies a request.
 
-The policies are those of Table 3 of paper 4. A topic is declared with the policies that it *offers*. A reader can
-*request* others. `agree` returns the policies that apply to the reader, or refuses with a code that names the policy
-that cannot be met. It can be met if
+The policies are those of Table 3 of paper 4, and the lease by which readers learn that a writer is gone. A topic is
+declared with the policies that it *offers*. A reader can *request* others. `agree` returns the policies that apply to
+the reader, or refuses with a code that names the policy that cannot be met. It can be met if
 
     durability      the offered durability is at least the requested one
     history         the reader keeps at most as many samples for each key as the topic
@@ -14,6 +14,7 @@ that cannot be met. It can be met if
     lifespan        always: the shorter one applies
     latency_budget  the offered budget is at most the requested one
     priority        always: each side has its own
+    lease           the offered lease is at most the requested one
 
 Durations are seconds; `FOREVER` means without limit.
 """
@@ -82,13 +83,16 @@ CODES: Final[Mapping[str, str]] = {
     "lifespan": "fabric.qos.lifespan",
     "latency_budget": "fabric.qos.latency-budget",
     "priority": "fabric.qos.priority",
+    "lease": "fabric.qos.lease",
 }
-_DURATIONS: Final = ("time_filter", "deadline", "lifespan", "latency_budget")
+_DURATIONS: Final = ("time_filter", "deadline", "lifespan", "latency_budget", "lease")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """All ten policies. `history` is how many samples of each key are kept, or `KEEP_ALL`.
+    """All eleven policies. `history` is how many samples of each key are kept, or `KEEP_ALL`.
+
+    A writer counts as gone for a reader that got neither a sample nor `Publisher.alive` from it for `lease` seconds.
 
     Raises `MalformedError` (`fabric.qos.value`) for a value that a policy cannot have.
 
@@ -106,6 +110,7 @@ class Qos:
     lifespan: float = FOREVER
     latency_budget: float = FOREVER
     priority: Priority = Priority.NORMAL
+    lease: float = FOREVER
 
     def __post_init__(self) -> None:
         kinds = {"durability": Durability, "ownership": Ownership, "source_order": Order}
@@ -119,7 +124,7 @@ class Qos:
             value = getattr(self, name)
             if type(value) not in (int, float) or math.isnan(value) or value < 0:
                 raise _wrong(name, value, "seconds, 0 or more")
-        for name in ("deadline", "lifespan"):
+        for name in ("deadline", "lifespan", "lease"):
             if getattr(self, name) == 0:
                 raise _wrong(name, 0, "seconds, more than 0")
         if self.time_filter > self.deadline or self.time_filter == FOREVER:
@@ -138,17 +143,21 @@ class Qos:
         return self.durability is not Durability.VOLATILE
 
     def as_dict(self) -> dict[str, str | int | float | None]:
-        """Return the policies as plain data: names, numbers, and None for `FOREVER`."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        """Return the policies as plain data: names, numbers, and None for `FOREVER`; `lease` only if there is one."""
+        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        if self.lease == FOREVER:
+            del plain["lease"]  # topics that were stored before there were leases read the same
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what `as_dict` wrote. Raises `MalformedError` (`fabric.qos.value`)."""
+        data = {"lease": None, **data}
         if set(data) != set(CODES):
             raise _wrong("policies", ", ".join(sorted(map(str, data))), f"all of {', '.join(CODES)}, and no other")
         kinds = {"durability": Durability, "ownership": Ownership, "source_order": Order}
         kinds |= {"reliability": Reliability, "priority": Priority}
-        values = dict(data)
+        values: dict[str, Any] = dict(data)
         for name, kind in kinds.items():
             if values[name] not in _words(kind):
                 wrong = _wrong(name, values[name], f"one of {', '.join(_words(kind))}")
@@ -180,6 +189,8 @@ def agree(offered: Qos, requested: Qos) -> Qos:
         raise refuse("deadline", offered, requested, f"request {offered.deadline} seconds or more")
     if requested.latency_budget < offered.latency_budget:
         raise refuse("latency_budget", offered, requested, f"request {offered.latency_budget} seconds or more")
+    if requested.lease < offered.lease:
+        raise refuse("lease", offered, requested, f"request {offered.lease} seconds or more")
     return replace(requested, lifespan=min(offered.lifespan, requested.lifespan))
 
 

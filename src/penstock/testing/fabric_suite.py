@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import Sample
 from penstock.fabric.limits import FabricLimits
-from penstock.fabric.port import Clock, Fabric, KeyChoice, KeysUnder, TopicSubscription
+from penstock.fabric.port import Clock, Fabric, KeyChoice, KeysUnder, Publisher, TopicSubscription
 from penstock.fabric.qos import KEEP_ALL, Durability, Order, Ownership, Priority, Qos, Reliability
 from penstock.fabric.tasks import waited_for
 from penstock.selector import parse
@@ -129,6 +129,18 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
+async def settled(writer: Publisher, fabric: Fabric, topic: str) -> None:
+    """Wait until what a writer has said about itself has reached other readers, as far as one reader shows."""
+    heard = asyncio.Event()
+    async with await fabric.subscribe(topic, on_writer=lambda *_: heard.set(), callback=_ignore):
+        await writer.alive()
+        await asyncio.wait_for(heard.wait(), PATIENCE)
+
+
+async def _ignore(_: Sample) -> None:
+    pass
+
+
 @contextmanager
 def refused_end() -> Iterator[None]:
     """Expect the end of an iterator."""
@@ -159,7 +171,7 @@ class FabricCase(ABC):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The ten policies of quality of service, as every adapter of `penstock.fabric` keeps them.
+# The eleven policies of quality of service, as every adapter of `penstock.fabric` keeps them.
 
 
 _AUTHORITY: Final = Qos(reliability=RELIABLE, source_order=Order.BY_SOURCE)
@@ -367,6 +379,60 @@ class QosSuite(FabricCase):
                 assert await take(reader, 1) == [level.value.encode()]
 
     @scenario
+    async def test_lease_readers_learn_which_writers_are_there_and_gone(self, fabric: Fabric) -> None:
+        for topic, qos in (("events", EVENTS), ("live", LIVE), ("log", LOG)):
+            await fabric.declare(topic, replace(qos, lease=10.0))
+            other = await self.join(fabric)
+            await self._writers_come_and_go(fabric, other, topic)
+            await self.leave(fabric, other)
+        await fabric.declare("plain", EVENTS)
+        with refused("fabric.qos.lease"):
+            await fabric.subscribe("plain", on_writer=lambda *_: None)
+
+    async def _writers_come_and_go(self, fabric: Fabric, other: Fabric, topic: str) -> None:
+        seen: list[tuple[bytes, bool] | bytes] = []
+
+        async def note(sample: Sample) -> None:
+            seen.append(sample.data)
+
+        def heard(writer: bytes, there: bool) -> None:
+            seen.append((writer, there))
+
+        async with await other.subscribe(topic, keys=["k"], callback=note, on_writer=heard):
+            first, second = await fabric.publisher(topic), await fabric.publisher(topic)
+            await fabric.publisher(topic, instance="elsewhere")
+            await first.publish(b"1", key="k")
+            await until(lambda: (first.writer, True) in seen and (second.writer, True) in seen and b"1" in seen)
+            assert seen.index((first.writer, True)) < seen.index(b"1")
+            assert len(seen) == 3
+            seen.clear()
+            await self.clock.advance(6)
+            await first.publish(b"other")  # not for this reader, and no substitute for `alive`
+            await second.alive()
+            await settled(second, other, topic)
+            await self.clock.advance(6)
+            await until(lambda: (first.writer, False) in seen)
+            await first.alive()
+            await until(lambda: (first.writer, True) in seen)
+            await second.close()
+            await until(lambda: (second.writer, False) in seen)
+            assert seen == [(first.writer, False), (first.writer, True), (second.writer, False)]
+
+    @scenario
+    async def test_lease_of_an_owner_that_is_gone_frees_the_topic(self, fabric: Fabric) -> None:
+        await fabric.declare("conf", replace(STATE, ownership=Ownership.EXCLUSIVE, lease=2.0))
+        owner = await fabric.publisher("conf")
+        await self.clock.advance(1.5)
+        await owner.alive()
+        await self.clock.advance(1.5)
+        with refused("fabric.not-owner"):
+            await fabric.publisher("conf")
+        await self.clock.advance(1)
+        await fabric.publisher("conf")
+        with refused("fabric.not-owner"):
+            await owner.alive()
+
+    @scenario
     async def test_a_request_for_more_than_is_offered_names_the_policy(self, fabric: Fabric) -> None:
         await fabric.declare("events", EVENTS)
         for requested, code in (
@@ -500,6 +566,40 @@ class FabricSuite(QosSuite):
                     await writer.publish(b"fourth", key=key)
                 assert [(await anext(reader)).key] == ["b/1"]
                 await nothing(reader)
+
+    @scenario
+    async def test_an_instance_of_a_topic_reaches_its_readers_only(self, fabric: Fabric) -> None:
+        for topic, qos in (("events", EVENTS), ("live", LIVE), ("state", replace(STATE, history=1))):
+            await fabric.declare(topic, qos)
+            other = await self.join(fabric)
+            async with (
+                await other.subscribe(topic) as plain,
+                await other.subscribe(topic, instances=["a"]) as of_a,
+                await other.subscribe(topic, instances=["a", "b", ""], keys=["k"]) as of_some,
+                await other.subscribe(topic, instances=None) as every,
+            ):
+                for instance in ("a", "b", "c", ""):
+                    writer = await fabric.publisher(topic, instance=instance)
+                    await writer.publish(instance.encode(), key="k")
+                    await writer.publish(b"end" + instance.encode(), key="end")
+                assert await take(plain, 2) == [b"", b"end"]
+                assert await take(of_a, 2) == [b"a", b"enda"]
+                assert sorted(await take(of_some, 3)) == [b"", b"a", b"b"]
+                got = [await asyncio.wait_for(anext(every), PATIENCE) for _ in range(8)]
+                assert sorted(sample.slot for sample in got if sample.key == "k") == [(i, "k") for i in ("", *"abc")]
+                for reader in (plain, of_a, of_some, every):
+                    await nothing(reader)
+            if qos.durable:
+                # each instance keeps its own newest sample of a key
+                assert sorted(s.data for s in await fabric.state(topic, "k")) == [b"", b"a", b"b", b"c"]
+                async with await other.subscribe(topic, instances=["b"]) as late:
+                    assert await take(late, 2) == [b"b", b"endb"]
+            await self.leave(fabric, other)
+        for name in ("a.b", "*", "é", "x" * (FabricLimits().fabric_name_length + 1)):
+            with refused("fabric.bad-name"):
+                await fabric.publisher("live", instance=name)
+            with refused("fabric.bad-name"):
+                await fabric.subscribe("live", instances=[name])
 
     @scenario
     async def test_a_selector_chooses_samples_by_their_headers(self, fabric: Fabric) -> None:

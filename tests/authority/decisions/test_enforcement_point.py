@@ -74,7 +74,7 @@ class Service:
     @property
     def chosen(self) -> int:
         """The keys of answers that somebody reads now."""
-        return len(self.fabric._topics[TOPICS.answers].choosers)
+        return len(self.fabric._topics[TOPICS.answers].of_instance[""].choosers)
 
 
 async def settled() -> None:

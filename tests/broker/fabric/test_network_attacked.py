@@ -317,9 +317,9 @@ class Stumbling(EmbeddedFabric):
         self._stumble("state")
         return await super().state(topic, key)
 
-    async def publisher(self, topic: str, *, strength: int = 0) -> EmbeddedPublisher:
+    async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> EmbeddedPublisher:
         self._stumble("publisher")
-        return await super().publisher(topic, strength=strength)
+        return await super().publisher(topic, strength=strength, instance=instance)
 
 
 @pytest.mark.parametrize("call", ["state", "publisher"])

@@ -371,8 +371,8 @@ class Flaky(EmbeddedFabric):
     away = False
     pause = 0.0
 
-    async def publisher(self, topic: str, *, strength: int = 0) -> Any:
-        return _FlakyPublisher(self, await super().publisher(topic, strength=strength))
+    async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> Any:
+        return _FlakyPublisher(self, await super().publisher(topic, strength=strength, instance=instance))
 
 
 class _FlakyPublisher:
