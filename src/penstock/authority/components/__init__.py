@@ -6,6 +6,7 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `topics_lists` says what a component with a role can write and read.
 - `certificates` has the role certificates that PAPs issue to components.
 - `samples` has what components write to each other, signed.
+- `domain_plan` reads a whole domain from one file, and `domain_check` finds its mistakes before anything runs.
 - `dependencies` says which components depend on each other, and what policies require.
 - `information_sources` reads attributes from files, SQL, HTTP, trees and functions.
 - `information_combining` combines the answers of several information points, field by field.
