@@ -20,12 +20,14 @@ from pathlib import Path
 from threading import Lock
 from typing import AnyStr, Final, NoReturn
 
-from tests.docs.forks import LENGTH, become, load, run, serve
+from tests.docs.forks import LENGTH, become, load, run, run_module, serve
 
 _NUMBER: Final = struct.Struct("i")
 _TURN: Final = Lock()
 SERVE: Final = "serve copies at"
 """Stands before the path at which a copy serves others: see `tests.docs.forks`."""
+MODULE: Final = "run as a module"
+"""Stands before the name of a module that a copy runs instead of `penstock`, as `python -m` would."""
 #: the way to the process that makes copies
 _maker: socket.socket | None = None
 
@@ -140,6 +142,8 @@ def _serve(asked: int) -> NoReturn:
                     os.closerange(3, 1 << 16)
                     if words[:1] == [SERVE]:
                         serve(words[1])
+                    if words[:1] == [MODULE]:
+                        run_module(*words[1:])
                     run(words)
                 for stream in streams[:3]:
                     os.close(stream)

@@ -14,7 +14,10 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LENGTH = 1 << 20
@@ -109,9 +112,21 @@ def run(words: list[str]) -> NoReturn:
     from penstock.apps.cli.main import main  # noqa: PLC0415  # who asks loads nothing
 
     sys.argv = ["penstock", *words]
+    _end_after(main)
+
+
+def run_module(name: str, *words: str) -> NoReturn:
+    """Run a module as `python -m` does, and end."""
+    import runpy  # noqa: PLC0415  # who asks loads nothing
+
+    sys.argv = [name, *words]
+    _end_after(lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
+
+
+def _end_after(program: "Callable[[], object]") -> NoReturn:
     status = 1
     try:
-        main()
+        program()
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

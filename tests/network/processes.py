@@ -12,11 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.copies import MODULE, Copy
+
 from penstock.testing.server_process import free_port
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 
 _ROOT = str(Path(__file__).parents[2])
+
+
+def start_module(name: str, *words: str, stdin: int | None = None) -> "subprocess.Popen[str]":
+    """Start a module as a process: a copy of this one or, where its figures are kept (`make hostile`), a new Python."""
+    if not os.environ.get("LONG"):
+        return Copy([MODULE, name, *words], stdin=stdin, stdout=subprocess.PIPE, text=True, bufsize=1)
+    path = os.pathsep.join((*filter(None, [os.environ.get("PYTHONPATH")]), _ROOT))
+    command = [sys.executable, "-m", name, *words]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment)
 
 
 @dataclass
@@ -46,12 +58,7 @@ class BrokerProcess:
             "clock": self.clock,
             "folder": str(self.folder / f"broker{self.key}"),
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.network.broker_process", json.dumps(told)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((*filter(None, [os.environ.get("PYTHONPATH")]), _ROOT))},
-        )
+        self.process = start_module("tests.network.broker_process", json.dumps(told))
         assert self.process.stdout is not None
         line = await asyncio.to_thread(self.process.stdout.readline)
         self.port = int(line)

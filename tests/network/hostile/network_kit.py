@@ -35,7 +35,7 @@ from tests.budget import amount
 from tests.network.brokers import Lines
 from tests.network.hostile.bounds import Bounds
 from tests.network.hostile.target import GROUND, LISTENING, MEMBER, SUBSCRIBER
-from tests.network.processes import BrokerProcess
+from tests.network.processes import BrokerProcess, start_module
 
 from penstock.broker.client.client import Client, Feed
 from penstock.crypto import SigningKey
@@ -61,7 +61,6 @@ PATIENCE = 120.0
 #: publications are made so often in a second
 _BEATS = 50
 _FIGURES = Path("hostile-figures.json")
-_ROOT = str(Path(__file__).parents[3])
 
 #: rights that all brokers know from the beginning
 POLICY = (
@@ -93,14 +92,7 @@ class Attacker:
     """The process of the attacker. It takes one order after the other."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.network.hostile.attacker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((*filter(None, [os.environ.get("PYTHONPATH")]), _ROOT))},
-        )
+        self._process = start_module("tests.network.hostile.attacker", stdin=subprocess.PIPE)
 
     async def begin(self, order: dict[str, object]) -> None:
         """Give an order; return when the attack has begun."""
