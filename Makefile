@@ -25,9 +25,8 @@ docs: setup ## build the documentation site; open build/site/index.html in a bro
 check: setup ## the inner loop: lint, types, import contracts, and all tests that need no Java and build neither site nor wheel, with fewer random examples and shorter attacks
 	@$(MAKE) --no-print-directory --jobs=2 static quick
 
-# Without Java, tests wait more than they compute.
 quick: setup
-	@$(run) $(PYTEST) --processes=many -m "not java and not builds" --hypothesis-profile=check $(ARGS)
+	@$(run) $(PYTEST) -m "not java and not builds" --hypothesis-profile=check $(ARGS)
 
 # What reads the code takes one core for a minute, and the tests wait a good deal: both at once, and tests first.
 test: setup ## everything that must pass: lint, types, import contracts, tests

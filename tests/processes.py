@@ -26,6 +26,7 @@ class _Process:
     """One of the processes, and the numbers of the tests that it has and has yet to be given."""
 
     def __init__(self, session: pytest.Session, number: int, others: "list[_Process]") -> None:
+        self.prefers_groups = number % 2 == 0
         self.link, theirs = Pipe()
         self.given: deque[int] = deque()
         self.waiting: deque[int] = deque()
@@ -47,7 +48,11 @@ class _Process:
 
 
 class Crew:
-    """The processes of a run. What is of one group is given to one of them, in its order."""
+    """The processes of a run. What is of one group is given to one of them, in its order.
+
+    Tests that share a fixture of their file are a group as well, so that the fixture is set up once. Every other
+    process prefers groups, which wait for their processes and servers; the rest prefer single tests, which compute.
+    """
 
     def __init__(self, session: pytest.Session, count: int, group_of: Callable[[str], str | None]) -> None:
         self._session = session
@@ -55,7 +60,7 @@ class Crew:
         self._groups: dict[str, deque[int]] = {}
         self._singles: deque[int] = deque()
         for number, item in enumerate(session.items):
-            group = group_of(item.nodeid)
+            group = group_of(item.nodeid) or _shares_fixture(item)
             (self._singles if group is None else self._groups.setdefault(group, deque())).append(number)
         session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # of pytest: all are within it
         self._processes: list[_Process] = []
@@ -65,10 +70,9 @@ class Crew:
     def run(self) -> None:
         """Run all tests, unless something says that it is enough."""
         working = {process.link: process for process in self._processes}
-        for number, process in enumerate(self._processes):
-            # Groups wait a good deal, for processes and servers of theirs: others have work meanwhile.
+        for process in self._processes:
             for _ in range(_AHEAD):
-                process.give(self._next(process, groups_first=number % 2 == 0))
+                process.give(self._next(process))
         while working:
             for link in wait(list(working)):
                 process = working[link]  # type: ignore[index]  # these are what it waits for
@@ -86,12 +90,12 @@ class Crew:
                 else:
                     item = self._session.items[process.given.popleft()]
                     self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-                    process.give(self._next(process, groups_first=True))
+                    process.give(self._next(process))
 
-    def _next(self, process: _Process, *, groups_first: bool) -> int | None:
+    def _next(self, process: _Process) -> int | None:
         if self._session.shouldfail or self._session.shouldstop:
             return None
-        if not process.waiting and self._groups and (groups_first or not self._singles):
+        if not process.waiting and self._groups and (process.prefers_groups or not self._singles):
             process.waiting = self._groups.pop(next(iter(self._groups)))
         chosen = process.waiting or self._singles
         return chosen.popleft() if chosen else None
@@ -103,6 +107,13 @@ class Crew:
         )
         self._hook.pytest_runtest_logreport(report=report)
         self._session.shouldfail = "a process of the run has ended"
+
+
+def _shares_fixture(item: pytest.Item) -> str | None:
+    """Return the file of a test that shares a fixture with others of its file."""
+    known = getattr(item, "_fixtureinfo", None)
+    definitions = [] if known is None else [each for named in known.name2fixturedefs.values() for each in named]
+    return str(item.path) if any(each.scope == "module" for each in definitions) else None
 
 
 class _Reporter:

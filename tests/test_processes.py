@@ -1,4 +1,4 @@
-"""Tests in several processes are run, shown and counted as in one, and what is of a group stays in one process."""
+"""Tests in several processes are run, shown and counted as in one, and what belongs together stays in one process."""
 
 import os
 import subprocess
@@ -31,6 +31,14 @@ def test_single(number, tmp_path):
 @pytest.mark.parametrize("number", range(10))
 def test_group(number, tmp_path_factory):
     (tmp_path_factory.getbasetemp() / "group").touch(exist_ok=bool(number))
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    (tmp_path_factory.getbasetemp() / "shared").touch()
+
+@pytest.mark.parametrize("number", range(10))
+def test_shares(number, shared):
+    pass
 """
 
 
@@ -46,11 +54,12 @@ def run(folder: Path, tests: str) -> tuple[int, str]:
 
 def test_all_tests_run_and_groups_stay_together(tmp_path: Path) -> None:
     status, said = run(tmp_path, TESTS)
-    assert (status, "1 failed, 29 passed" in said) == (1, True), said
+    assert (status, "1 failed, 39 passed" in said) == (1, True), said
     # What the failed one printed, and nothing of the others but where the session of a process ended.
     assert "printed 7" in said
     assert "printed 8" not in said
-    assert len(list((tmp_path / "temporary").glob("gw*/group"))) == 1
+    for name in ("group", "shared"):
+        assert len(list((tmp_path / "temporary").glob(f"gw*/{name}"))) == 1
 
 
 def test_a_process_that_ends_is_a_failed_test_and_the_end_of_the_run(tmp_path: Path) -> None:
