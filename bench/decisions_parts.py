@@ -1,35 +1,32 @@
 """The processes of bench_decisions: `python decisions_parts.py <role> <NATS address> …`. Each says when it is ready.
 
 A role is `raw`, which answers NATS requests with the bytes of one signed answer, `point`, a decision point, or
-`attack`, which begins and ends as lines `on` and `off` on standard input say.
+`attack`, which attacks for as many seconds as a line on standard input says.
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import cycle, islice
 from secrets import token_bytes, token_hex
-from typing import Final
+from typing import Any, Final
 
 import nats
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.apps.answer_links import AnswerLinks
 from penstock.authority.decisions.coverage import Coverage, answer_key, request_key, resources
 from penstock.authority.decisions.decision_point import TOPICS, AskRate, PointDecision, PolicyDecisionPoint
-from penstock.authority.decisions.message_bytes import answer_bytes, request_bytes
-from penstock.authority.decisions.messages import (
-    AccessAnswer,
-    AccessRequest,
-    AnswerEffect,
-    PolicyRevision,
-    read_request,
-)
+from penstock.authority.decisions.message_bytes import answer_bytes, request_bytes, request_from_bytes
+from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, AnswerEffect, PolicyRevision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
-from penstock.crypto import SigningKey
-from penstock.fabric import Fabric, Publisher, Sample, TopicSubscription
+from penstock.crypto import Signer, SigningKey
+from penstock.fabric import Sample
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, decode, encode
 from penstock.fabric.nats import NatsFabric
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.trust.capabilities import DecisionRight, decision_tag
@@ -49,6 +46,8 @@ ATTACKS: Final = (
 )
 #: hostile messages a second
 RATE: Final = 500
+#: seconds of hostile messages that may be sent together
+_BURST: Final = 0.02
 SUBJECT: Final = "raw.decisions"
 SIGNATURE: Final = 64
 POLICY: Final = PolicyRevision("bench", "1", datetime.fromisoformat("2026-01-01T00:00:00+00:00"))
@@ -113,113 +112,125 @@ async def ready(*words: str) -> None:
 # --- attacks ----------------------------------------------------------------------------------------------------------
 
 
-class Attacker:
-    """Somebody on the same NATS server, without any right but with a key."""
+class NoKey:
+    """Signs without a private key: with bytes that are not a signature. It costs a forger nothing."""
 
-    def __init__(self, fabric: Fabric, requests: Publisher, answers: Publisher) -> None:
-        self._fabric, self._requests, self._answers = fabric, requests, answers
+    def __init__(self, key: SigningKey) -> None:
+        self.public, self.principal = key.public, key.principal
+
+    def sign(self, _message: bytes) -> bytes:
+        return token_bytes(SIGNATURE)
+
+
+class Attacker:
+    """Somebody on the same NATS server, without any right but with a key.
+
+    The messages are made before each attack, and sent as they are: what an attacker computes is computed elsewhere.
+    """
+
+    def __init__(self, fabric: NatsFabric, client: Client) -> None:
+        self._client = client
+        self._subject = fabric.link.subject_of_parts
+        self._writer, self._number = token_bytes(WRITER_BYTES), 0
         self._heard: list[tuple[str, bytes]] = []
-        self._number = 0
+        self._subscribed: list[Any] = []
+        self._next = 0.0
+
+    def prepare(self, name: str, count: int) -> list[Callable[[], Awaitable[None]]]:
+        """Return so many hostile acts."""
+        if name == "replays":
+            return [partial(self._client.publish, *one) for one in islice(cycle(self._heard), count)]
+        make = getattr(self, name.replace(" ", "_"))
+        return [make() for _ in range(count)]
 
     def question(self) -> AccessQuestion:
         self._number += 1
         return AccessQuestion.of(("user", f"x{self._number}"), "read", ("object", "o0"))
 
-    def request(self, key: SigningKey) -> tuple[str, bytes]:
+    def message(self, topic: str, key: str, data: bytes) -> Callable[[], Awaitable[None]]:
+        now = round(datetime.now(UTC).timestamp() * MICROSECONDS)
+        sample = encode(Sample(data, key, {}, now, self._writer, self._number))
+        return partial(self._client.publish, self._subject(topic, key), sample)
+
+    def request(self, key: Signer) -> Callable[[], Awaitable[None]]:
         asked = self.question()
-        request = AccessRequest(asked, key.principal, self._number, datetime.now(UTC), 2_000, None)
-        return request_key(asked), request_bytes(request, key)
+        request = AccessRequest(asked, key.principal, self._number, datetime.now(UTC), 5_000, None)
+        return self.message(TOPICS.requests, request_key(asked), request_bytes(request, key))
 
-    async def junk_requests(self) -> None:
-        await self._requests.publish(token_bytes(400), key=request_key(self.question()))
+    def junk_requests(self) -> Callable[[], Awaitable[None]]:
+        return self.message(TOPICS.requests, request_key(self.question()), token_bytes(400))
 
-    async def requests_of_strangers(self) -> None:
-        key, data = self.request(STRANGER)
-        await self._requests.publish(data, key=key)
+    def requests_of_strangers(self) -> Callable[[], Awaitable[None]]:
+        return self.request(STRANGER)
 
-    async def forged_requests(self) -> None:
-        key, data = self.request(PEP)
-        await self._requests.publish(spoilt(data), key=key)
+    def forged_requests(self) -> Callable[[], Awaitable[None]]:
+        return self.request(NoKey(PEP))
 
-    async def junk_subscriptions(self) -> None:
-        reading = await self._fabric.subscribe(TOPICS.answers, keys=[token_hex(16)])
-        if self._number % 2:
-            await reading.close()
-        self._number += 1
+    def junk_subscriptions(self) -> Callable[[], Awaitable[None]]:
+        subject = self._subject(TOPICS.answers, token_hex(16))
 
-    async def answers_nobody_asked_for(self) -> None:
-        await self._answers.publish(self.answer(self.question()), key=answer_key(self.question().digest))
+        async def subscribe() -> None:
+            self._subscribed.append(await self._client.subscribe(subject))
+            if len(self._subscribed) % 2:
+                await self._subscribed.pop().unsubscribe()
 
-    def answer(self, asked: AccessQuestion) -> bytes:
+        return subscribe
+
+    def answers_nobody_asked_for(self) -> Callable[[], Awaitable[None]]:
+        asked = self.question()
+        return self.message(TOPICS.answers, answer_key(asked.digest), self.answer(asked.digest, STRANGER))
+
+    def answer(self, digest: bytes, key: Signer) -> bytes:
         now = datetime.now(UTC)
-        answer = AccessAnswer(
-            asked.digest, AnswerEffect.DENY, (POLICY,), STRANGER.principal, now, now + timedelta(seconds=5)
-        )
-        return answer_bytes(answer, STRANGER)
+        answer = AccessAnswer(digest, AnswerEffect.DENY, (POLICY,), key.principal, now, now + timedelta(seconds=5))
+        return answer_bytes(answer, key)
 
-    async def hear(self, sample: Sample) -> None:
+    async def hear(self, message: Msg) -> None:
         """Keep what can be replayed."""
-        self._heard = [*self._heard[-999:], (sample.key, sample.data)]
+        self._heard = [*self._heard[-999:], (message.subject, message.data)]
 
-    async def replays(self) -> None:
-        if self._heard:
-            self._number += 1
-            key, data = self._heard[self._number % len(self._heard)]
-            await self._requests.publish(data, key=key)
-
-    async def answer_first(self, sample: Sample) -> None:
+    async def answer_first(self, message: Msg) -> None:
         """Answer before a decision point can: in a stranger's name, and in the point's with a wrong signature."""
-        asked = read_request(sample.data).value.question
-        key, now = answer_key(asked.digest), datetime.now(UTC)
-        deny = AccessAnswer(
-            asked.digest, AnswerEffect.DENY, (POLICY,), POINTS[0].principal, now, now + timedelta(seconds=5)
-        )
-        forged = answer_bytes(deny, POINTS[0])
-        await self._answers.publish(self.answer(asked), key=key)
-        await self._answers.publish(spoilt(forged), key=key)
-
-
-def spoilt(data: bytes) -> bytes:
-    """Return a signed message with another signature."""
-    return data[:-10] + bytes([data[-10] ^ 1]) + data[-9:]
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            return
+        self._next = max(self._next, now - _BURST) + 2 / RATE
+        digest = request_from_bytes(decode(message.data).data).value.question.digest
+        for key in (STRANGER, NoKey(POINTS[0])):
+            await self.message(TOPICS.answers, answer_key(digest), self.answer(digest, key))()
 
 
 async def attack(url: str, name: str) -> None:
-    """Attack while the last line was `on`."""
-    os.nice(19)  # what an attacker computes costs nobody else's machine
+    """Attack for as many seconds as a line says; say when it begins, and how many messages were sent in it."""
+    client = await nats.connect(url)
     async with await NatsFabric.connect(url, prefix="decisions0") as fabric:
         await TOPICS.declare(fabric)
-        writers = [await fabric.publisher(topic) for topic in (TOPICS.requests, TOPICS.answers)]
-        attacker = Attacker(fabric, *writers)
+        attacker = Attacker(fabric, client)
+        requests = [fabric.link.subject_of_parts(topic, None) for topic in (TOPICS.requests, TOPICS.to_one)]
         if name == "replays":
-            await fabric.subscribe(TOPICS.requests, callback=attacker.hear)
+            for subject in requests:
+                await client.subscribe(subject, cb=attacker.hear)
         print("ready", flush=True)
-        running: list[asyncio.Future[None] | TopicSubscription] = []
         while line := await asyncio.to_thread(sys.stdin.readline):
-            for one in running:
-                await (one.close() if isinstance(one, TopicSubscription) else cancelled(one))
-            running.clear()
-            if line.strip() == "on" and name == "forged answers":
-                running.append(await fabric.subscribe(TOPICS.requests, callback=attacker.answer_first))
-            elif line.strip() == "on":
-                running.append(asyncio.ensure_future(repeated(getattr(attacker, name.replace(" ", "_")))))
-            print(line.strip(), flush=True)
+            acts = [] if name == "forged answers" else attacker.prepare(name, round(float(line) * RATE))
+            print("on", flush=True)
+            if name == "forged answers":
+                reading = [await client.subscribe(subject, cb=attacker.answer_first) for subject in requests]
+                await asyncio.sleep(float(line))
+                for one in reading:
+                    await one.unsubscribe()
+            await repeated(acts)
+    await client.close()
 
 
-async def cancelled(task: "asyncio.Future[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def repeated(act: Callable[[], Awaitable[None]]) -> None:
+async def repeated(acts: list[Callable[[], Awaitable[None]]]) -> None:
     """Act `RATE` times a second."""
     loop = asyncio.get_running_loop()
-    began, done = loop.time(), 0
-    while True:
-        while done < (loop.time() - began) * RATE:
-            await act()
-            done += 1
-        await asyncio.sleep(0.002)
+    began = loop.time()
+    for done, act in enumerate(acts):
+        while done >= (loop.time() - began) * RATE:
+            await asyncio.sleep(0.002)
+        await act()
 
 
 if __name__ == "__main__":

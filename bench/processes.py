@@ -28,6 +28,10 @@ class Part:
             self._process.stdin.close()
         self._process.terminate()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def say(self, *words: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")

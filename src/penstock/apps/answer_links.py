@@ -86,8 +86,23 @@ class AnswerLinks:
             one.task.cancel()
         await asyncio.gather(*(one.task for one in kept), return_exceptions=True)
 
+    def try_send(self, address: str, principal: Principal, data: bytes) -> bool:
+        """Send bytes immediately if the link is open, and return whether it was so."""
+        place = address, principal
+        kept = self._kept.get(place)
+        if kept is None or not kept.ready.done() or not kept.usable:
+            return False
+        self._kept.move_to_end(place)
+        try:
+            kept.ready.result().post(encode(data), eager=True)
+        except PenstockError:
+            return False  # it ended by this
+        return True
+
     async def send(self, address: str, principal: Principal, data: bytes) -> None:
         """Send bytes to a principal at an address. Raises `MalformedError` (`pep.address`), and as `connect`."""
+        if self.try_send(address, principal, data):
+            return
         place = address, principal
         kept = self._kept.get(place)
         if kept is None or not kept.usable:
@@ -100,7 +115,7 @@ class AnswerLinks:
                 if one in self._kept:
                     self._kept.pop(one).task.cancel()
         self._kept.move_to_end(place)
-        link = kept.ready.result() if kept.ready.done() else await asyncio.shield(kept.ready)
+        link = await asyncio.shield(kept.ready)
         link.post(encode(data), eager=True)
 
     async def _run(self, ready: "asyncio.Future[Link]", host: str, port: int, principal: Principal) -> None:

@@ -35,6 +35,11 @@ POINT_SENDERS: Final = 10_000
 PEP_QUESTIONS: Final = 10_000
 PEP_ANSWERS: Final = 256
 PEP_POLICIES: Final = 10_000
+#: seconds for which the point that answered first is asked alone about resources of one type, after which all others
+#: are asked too if it does not answer, and for which no point is preferred after that
+PREFERRED_PERIOD: Final = 1.0
+PREFERRED_WAIT: Final = 0.05
+PREFERRED_PAUSE: Final = 60.0
 #: seconds that clocks of points may differ
 POINT_SKEW: Final = 2.0
 #: AuthZEN over a fabric: attributes of an event and characters of one, questions in a batch, seconds that a request may

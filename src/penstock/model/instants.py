@@ -75,8 +75,7 @@ def instant_key(instant: datetime) -> bytes:
 
     Raises `MalformedError` as `in_utc`.
     """
-    moment = in_utc(instant)
-    return f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}.{moment.microsecond:06}".encode()
+    return in_utc(instant).replace(tzinfo=None).isoformat("_", "microseconds").encode()
 
 
 def in_utc(instant: datetime) -> datetime:

@@ -221,6 +221,47 @@ def test_nobody_brings_a_request_to_points_that_do_not_cover_it() -> None:
     run(test)
 
 
+def test_a_request_to_one_point_reaches_it_alone() -> None:
+    async def test(bench: Bench) -> None:
+        mine, others = Policies(covers=resources(("document", None))), Policies()
+        bench.writer = await bench.fabric.publisher(TOPICS.to_one)
+        async with (
+            PolicyDecisionPoint(bench.fabric, PDP, mine, clock=bench.clock) as point,
+            PolicyDecisionPoint(bench.fabric, OTHER, others, clock=bench.clock),
+        ):
+            await bench.send(request(), at=str(PDP.principal))
+            assert (len(mine.asked), others.asked) == (1, [])
+            # Whoever brings a request to a point that does not cover it gets no answer, which would be NotApplicable.
+            await bench.send(asked("invoice", "1", 2), at=str(PDP.principal))
+            assert (len(mine.asked), point.counts["misdirected"]) == (1, 1)
+            # The same request for all is a copy there, and is new for others.
+            bench.writer = await bench.fabric.publisher(TOPICS.requests)
+            await bench.send(request())
+            assert (len(mine.asked), len(others.asked), point.counts["copies"]) == (1, 1, 1)
+
+    run(test)
+
+
+def test_new_senders_make_no_point_forget_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.authority.decisions.decision_point.POINT_SENDERS", 2)
+
+    async def test(bench: Bench) -> None:
+        source = Policies()
+        async with PolicyDecisionPoint(bench.fabric, PDP, source, clock=bench.clock) as point:
+            for key in (PEP, OTHER, STRANGER):
+                await bench.send(request(key=key), key)
+            assert (len(source.asked), point.counts["limited"]) == (2, 1)
+            await bench.send(request())
+            assert (len(source.asked), point.counts["copies"]) == (2, 1)
+            # When the requests of a sender have ended, another takes its place.
+            await bench.clock.advance(6.0)
+            for key in (PEP, OTHER, STRANGER):
+                await bench.send(request(key=key, time=NOW + timedelta(seconds=6)), key)
+            assert (len(source.asked), point.counts["limited"]) == (4, 2)
+
+    run(test)
+
+
 class Heard:
     """Links over which a test speaks to the point."""
 
@@ -231,6 +272,10 @@ class Heard:
         self.take = take
 
     async def send(self, address: str, principal: Principal, data: bytes) -> None:
+        """Nothing is sent here."""
+        raise AssertionError
+
+    def try_send(self, address: str, principal: Principal, data: bytes) -> bool:
         """Nothing is sent here."""
         raise AssertionError
 

@@ -48,15 +48,25 @@ class Service:
         self.clock = clock
         self.stack = stack
         self.requests: list[Sample] = []
+        self.alone: list[Sample] = []
         self.errors: list[PenstockError] = []
 
     async def open(self) -> None:
         await TOPICS.declare(self.fabric)
         self.writer: Publisher = await self.fabric.publisher(TOPICS.answers)
         self.reading = await self.fabric.subscribe(TOPICS.requests, callback=self._hear)
+        await self.fabric.subscribe(TOPICS.to_one, callback=self._hear_alone)
 
     async def _hear(self, sample: Sample) -> None:
         self.requests.append(sample)
+
+    async def _hear_alone(self, sample: Sample) -> None:
+        self.alone.append(sample)
+
+    @property
+    def sent(self) -> list[Sample]:
+        """The requests to all points, then those to one."""
+        return [*self.requests, *self.alone]
 
     async def point(self, **settings: Any) -> EnforcementPoint:
         settings = {"clock": self.clock, "note": self.errors.append, "rights": rights_of(), **settings}
@@ -136,15 +146,15 @@ def test_who_asks_the_same_question_at_the_same_time_shares_one_request() -> Non
             third.cancel()
             await service.say(answer())
             assert first.result() is second.result()
-            assert (len(service.requests), third.cancelled()) == (1, True)
+            assert (len(service.sent), third.cancelled()) == (1, True)
         async with asking(point) as task:
-            assert len(service.requests) == 2
-            numbers = [read_request(each.data).value.number for each in service.requests]
+            assert len(service.sent) == 2
+            numbers = [read_request(each.data).value.number for each in service.sent]
             assert numbers[0] < numbers[1]
             # When nobody waits any more, the request is given up, and the next one is another.
             task.cancel()
             async with asking(point) as again:
-                assert (service.chosen, len(service.requests)) == (1, 3)
+                assert (service.chosen, len(service.sent)) == (1, 3)
                 await service.say(answer())
                 assert again.result().permits()
         assert service.chosen == 0
@@ -313,6 +323,107 @@ def test_an_answer_does_not_count_if_newer_policies_are_seen_while_it_waits() ->
     run(test)
 
 
+def test_a_point_makes_nothing_stale_about_which_it_may_not_decide() -> None:
+    async def test(service: Service) -> None:
+        invoice = AccessQuestion.of(("user", "alice"), "read", ("invoice", "1"))
+        rights = rights_of(grant(PDP), grant(OTHER, kind="invoice"))
+        point = await service.point(mode=AnswerMode.parse("n:1"), rights=rights)
+        for question in (invoice, QUESTION, invoice):
+            async with asking(point, question) as task:
+                # It names a policy of others, and a later change.
+                await service.say(answer(question, key=OTHER, rests_on=(NEW,)), OTHER, question.digest)
+                assert task.done() is (question is invoice)
+                await service.say(answer(question, rests_on=(OLD,)), at=question.digest)
+                assert task.result().permits()
+        assert point.counts["stale"] == 0
+        async with asking(point, invoice) as task:
+            await service.say(answer(invoice, rests_on=(OLD,)), at=invoice.digest)
+            assert (task.done(), point.counts["stale"]) == (False, 1)
+
+    run(test)
+
+
+def document(name: str) -> AccessQuestion:
+    return AccessQuestion.of(("user", "alice"), "read", ("document", name))
+
+
+def test_the_point_that_answered_first_is_asked_alone() -> None:
+    async def test(service: Service) -> None:
+        first, second = Policies({"1": XacmlDecision.PERMIT, "2": XacmlDecision.DENY}), Policies()
+        await service.decide(PDP, first)
+        point = await service.point()
+        assert (await point.ask(document("unknown"))).effect is AnswerEffect.NOT_APPLICABLE
+        assert (await point.ask(document("1"))).permits()
+        await service.decide(OTHER, second)
+        assert (await point.ask(document("2"))).effect is AnswerEffect.DENY
+        # Neither NotApplicable nor another resource type makes a point preferred.
+        assert ([sample.key for sample in service.alone], second.asked) == ([str(PDP.principal)], [])
+        assert (await point.ask(AccessQuestion.of(("user", "alice"), "read", ("invoice", "1")))).answers
+        await service.clock.advance(1.1)
+        assert (await point.ask(document("2"))).answers
+        assert (len(service.alone), len(service.requests), len(second.asked)) == (1, 4, 2)
+
+    run(test)
+
+
+def test_all_are_asked_when_the_one_that_is_asked_alone_is_silent() -> None:
+    async def test(service: Service) -> None:
+        gone = await service.decide(PDP, Policies())
+        point = await service.point()
+        assert (await point.ask(document("1"))).permits()
+        await gone.close()
+        await service.decide(OTHER, Policies())
+        async with asking(point, document("2")) as task:
+            assert len(service.requests) == 1
+            await service.clock.advance(0.06)
+            await settled()
+            assert (task.result().permits(), point.counts["asked-again"], len(service.requests)) == (True, 1, 2)
+        # Nobody is asked alone for a while.
+        for number in range(3):
+            assert (await point.ask(document(f"{number}"))).permits()
+        assert (len(service.requests), point.counts["asked-again"]) == (5, 1)
+        await service.clock.advance(61)
+        for number in range(3):
+            assert (await point.ask(document(f"{number}"))).permits()
+        assert len(service.requests) == 6
+
+    run(test)
+
+
+def test_without_any_answer_a_question_ends_as_late_as_otherwise() -> None:
+    async def test(service: Service) -> None:
+        gone = await service.decide(PDP, Policies())
+        point = await service.point()
+        assert (await point.ask(document("1"))).permits()
+        await gone.close()
+        async with asking(point, document("2")) as task:
+            for seconds in (0.06, 1.9):
+                await service.clock.advance(seconds)
+                await settled()
+                assert not task.done()
+            await service.clock.advance(0.06)
+            with refused("pep.no-answer"):
+                await task
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["newest:0.5", "n:1", "n:2"])
+def test_modes_that_compare_ask_all(mode: str) -> None:
+    async def test(service: Service) -> None:
+        sources = [Policies(), Policies()]
+        for key, source in zip((PDP, OTHER), sources, strict=True):
+            await service.decide(key, source)
+        point = await service.point(mode=AnswerMode.parse(mode))
+        for number in range(3):
+            async with asking(point, document(f"{number}")) as task:
+                await service.clock.advance(0.6)
+                assert (await task).permits()
+        assert [len(source.asked) for source in sources] == [3, 3]
+
+    run(test)
+
+
 def test_first_takes_older_policies_too() -> None:
     async def test(service: Service) -> None:
         point = await service.point()
@@ -438,9 +549,13 @@ class Links:
         self.take = take
 
     async def send(self, address: str, principal: Principal, data: bytes) -> None:
+        if not self.try_send(address, principal, data):
+            raise FailedError("link.unreachable", "nobody is there")
+
+    def try_send(self, address: str, principal: Principal, data: bytes) -> bool:
         found = self.names.get(address)
         if found is None or found.principal != principal or found.take is None:
-            raise FailedError("link.unreachable", "nobody is there")
+            return False
         self.sent += 1
 
         def reply(answered: bytes, to: "Links" = self, by: Principal = found.principal) -> None:
@@ -448,6 +563,7 @@ class Links:
                 to.take(by, answered, _no_reply)
 
         found.take(self.principal, data, reply)
+        return True
 
 
 def _no_reply(_data: bytes) -> None:
@@ -479,6 +595,25 @@ def test_point_to_point_and_straight_back() -> None:
         async with asking(back) as task:
             assert not task.done()
             assert decider.counts["unsent"] == 1
+        # Of several points the one that answered is asked alone, and all again when it is silent.
+        names["pep:1"].principal = PEP.principal
+        other, second = Links(names, "pdp:3", OTHER.principal), Policies()
+        settings: Any = {"clock": service.clock, "links": other}
+        await service.stack.enter_async_context(PolicyDecisionPoint(None, OTHER, second, **settings))
+        both = [there, PointAddress("pdp:3", OTHER.principal)]
+        direct = await service.point(path=AskPath.DIRECT, links=pep, points=both)
+        before = len(source.asked) + len(second.asked)
+        for number in range(3):
+            assert (await direct.ask(document(f"{number}"))).permits()
+        assert len(source.asked) + len(second.asked) == before + 4
+        heard: list[bytes] = []
+        for links in (pdp, other):
+            links.listen(lambda _principal, data, _reply: heard.append(data))
+        async with asking(direct, document("4")) as task:
+            assert len(heard) == 1
+            await service.clock.advance(0.06)
+            await settled()
+            assert (task.done(), heard) == (False, heard[:1] * 3)
         only = await service.point(path=AskPath.DIRECT, links=pep, points=[nowhere])
         with refused("pep.unreachable"):
             await only.ask(QUESTION)

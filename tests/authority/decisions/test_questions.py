@@ -1,6 +1,7 @@
 """Questions are equal if they are written equally, and are read in no other form."""
 
 import hashlib
+import json
 import math
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.errors import LimitError, MalformedError
 from penstock.policy.language.datatypes import INTEGER
 from penstock.policy.language.requests import SUBJECT, key_of
 
+ASCII = st.text(st.characters(max_codepoint=127), min_size=1, max_size=6)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES
 VALUES = st.recursive(
@@ -39,6 +41,7 @@ SAMPLES = (
 @given(QUESTIONS)
 def test_a_question_is_read_as_it_was_written(question: AccessQuestion) -> None:
     again = AccessQuestion.from_bytes(question.written)
+    assert again == read_question(json.loads(question.written))
     assert (again, hash(again), again.digest) == (question, hash(question), question.digest)
     assert again.written == question.written
     assert question.digest == hashlib.sha256(question.written).digest()
@@ -50,7 +53,31 @@ def test_other_bytes_are_refused_or_another_question(data: bytes) -> None:
         question = AccessQuestion.from_bytes(data)
     except (MalformedError, LimitError):
         return
-    assert question.written == data
+    # What was read keeps its bytes: a copy is written again.
+    copy = AccessQuestion(question.subject, question.action, question.resource, question.context)
+    assert copy.written == question.written == data
+
+
+@given(st.builds(AccessQuestion.of, st.tuples(ASCII, ASCII), ASCII, st.tuples(ASCII, ASCII)), st.data())
+def test_plain_questions_are_read_as_json_is(question: AccessQuestion, data: st.DataObject) -> None:
+    written = question.written
+    at = data.draw(st.integers(0, len(written)))
+    for found in (
+        written,
+        written[:at] + data.draw(st.sampled_from([b'"', b"\\", b"\x7f", b" ", b"\n"])) + written[at:],
+    ):
+        try:
+            naive = read_question(json.loads(found))
+        except (ValueError, MalformedError):
+            naive = None
+        try:
+            read = AccessQuestion.from_bytes(found)
+        except MalformedError:
+            assert naive is None or naive.written != found
+        else:
+            assert naive is not None
+            assert (naive.written, read.subject, read.action) == (found, naive.subject, naive.action)
+            assert (read.resource, read.context) == (naive.resource, naive.context)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Rights on decisions: from the owner's certificates, for patterns of resources, while they are valid."""
 
 from datetime import timedelta
+from itertools import product
 
+import pytest
 from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, STRANGER, grant, rights_of
 
 from penstock.authority.decisions.questions import Entity
@@ -14,6 +16,7 @@ from penstock.trust.validity import Validity
 
 DOCUMENT, INVOICE = Entity("document", "report-7"), Entity("invoice", "7")
 DECIDE, ASK = DecisionRight.DECIDE, DecisionRight.ASK
+DAY = timedelta(days=1)
 
 
 def test_a_right_is_for_its_pattern_and_for_what_it_names() -> None:
@@ -27,6 +30,22 @@ def test_a_right_is_for_its_pattern_and_for_what_it_names() -> None:
     assert rights.may(OTHER.principal, DECIDE, INVOICE, NOW)
     assert not rights.may(STRANGER.principal, DECIDE, INVOICE, NOW)
     assert rights.may(OWNER.principal, DECIDE, INVOICE, NOW)
+
+
+def test_what_was_looked_up_before_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.authority.decisions.rights._KEPT", 3)
+    later = Validity(format_date(NOW + timedelta(days=1)), None)
+    tag = decision_tag(OWNER.principal, "document", None, (ASK,))
+    given = (
+        grant(PDP, kind="document"),
+        issue(Authorisation(OWNER.principal, PDP.principal, tag, validity=later), OWNER),
+        grant(PEP, ASK, kind="invoice"),
+    )
+    used = rights_of(*given)
+    asked = [*product((PDP.principal, PEP.principal), (DECIDE, ASK), (DOCUMENT, INVOICE), (NOW, NOW + 2 * DAY))]
+    for each in asked * 2:
+        assert used.may(*each) is rights_of(*given).may(*each)
+    assert sum(used.may(*each) for each in asked) == 5
 
 
 def test_a_chain_of_certificates_gives_what_all_of_them_give() -> None:

@@ -8,13 +8,17 @@ For each request, in this order: (1) it is a request, came where its sender send
 sender's link), and is not too old; (2) its sender may ask about the resource; (3) it is not a copy; (4) the signature
 is the sender's; (5) the sender has not asked too often. Only then policies are evaluated. Whatever fails is dropped and
 counted: the sender's enforcement point refuses when nothing comes. Nobody else can use up what a sender may ask.
+
+A sender that needs one answer can send a request to one point alone, under the point's principal (topic `to_one`). No
+other point receives it. If that one does not answer, the sender publishes the same request for all points.
 """
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final, Protocol, Self, TypeAlias
 
 from penstock.authority.decisions.coverage import Coverage, answer_key, request_key
@@ -46,18 +50,21 @@ QOS: Final = Qos(history=1_000)
 
 @dataclass(frozen=True, slots=True)
 class DecisionTopics:
-    """The two topics of decisions."""
+    """The topics of decisions: requests to all points, requests to one point, and answers."""
 
     requests: str = "access-requests"
     answers: str = "access-answers"
+    to_one: str = "access-requests-to-one"
 
     async def declare(self, fabric: Fabric) -> None:
-        """Declare both. Raises as `Fabric.declare`."""
-        await fabric.declare(self.requests, QOS)
-        await fabric.declare(self.answers, QOS)
+        """Declare all. Raises as `Fabric.declare`."""
+        for topic in (self.requests, self.answers, self.to_one):
+            await fabric.declare(topic, QOS)
 
 
 TOPICS: Final = DecisionTopics()
+#: senders that were silent for longest, of which one is forgotten for a new one if its requests have ended
+_TRIED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,9 @@ class PolicyDecisionPoint:
         self._note = note
         self._senders: OrderedDict[Principal, PointSender] = OrderedDict()
         self._reading: TopicSubscription | None = None
+        self._reading_alone: TopicSubscription | None = None
+        #: the keys of requests to one point that are read here; None for all
+        self._names: Sequence[str] | None = (str(key.principal),)
         self._coverage: Coverage = None
         self._writer: Publisher | None = None
         self._sending: set[asyncio.Task[None]] = set()
@@ -162,6 +172,9 @@ class PolicyDecisionPoint:
             await self._topics.declare(self._fabric)
             self._writer = await self._fabric.publisher(self._topics.answers)
             await self._subscribe()
+            self._reading_alone = await self._fabric.subscribe(
+                self._topics.to_one, keys=self._names, callback=self._hear_alone
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -169,8 +182,9 @@ class PolicyDecisionPoint:
 
     async def close(self) -> None:
         """Stop answering."""
-        if self._reading is not None:
-            await self._reading.close()
+        for reading in (self._reading_alone, self._reading):
+            if reading is not None:
+                await reading.close()
         for task in list(self._sending):
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
@@ -207,7 +221,16 @@ class PolicyDecisionPoint:
 
     async def _hear(self, sample: Sample) -> None:
         # Under another key, anybody could bring a request to points that do not cover it.
-        request = self._accept(sample.data, lambda found: request_key(found.question) == sample.key)
+        await self._answer_to(self._accept(sample.data, lambda found: request_key(found.question) == sample.key))
+
+    async def _hear_alone(self, sample: Sample) -> None:
+        await self._answer_to(self._accept(sample.data, lambda found: self._covers(found.question)))
+
+    def _covers(self, question: AccessQuestion) -> bool:
+        keys = None if self._reading is None else self._reading.keys
+        return keys is None or keys.match(request_key(question)) is not None
+
+    async def _answer_to(self, request: AccessRequest | None) -> None:
         if request is None:
             return
         answer = self._answer(request)
@@ -288,15 +311,26 @@ class PolicyDecisionPoint:
         request = found.value
         sender = self._senders.get(request.sender)
         if sender is None:
+            if not self._make_room(now):
+                return "limited"
             sender = self._senders[request.sender] = PointSender(self._rate.burst, now, OrderedDict())
-            if len(self._senders) > POINT_SENDERS:
-                self._senders.popitem(last=False)
         self._senders.move_to_end(request.sender)
         sender.forget(now)
         if not sender.charge(self._rate, now):
             return "limited"
         sender.seen[found.digest] = request.until.timestamp()
         return None
+
+    def _make_room(self, now: float) -> bool:
+        """Forget a sender if there are too many, and return whether there is room. Copies must stay known as copies."""
+        if len(self._senders) < POINT_SENDERS:
+            return True
+        for principal, sender in islice(self._senders.items(), _TRIED):
+            sender.forget(now)
+            if not sender.seen:
+                del self._senders[principal]
+                return True
+        return False
 
     # ------------------------------------------------------------------------------------------------------------------
     # Answers.

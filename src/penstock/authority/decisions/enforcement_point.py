@@ -13,6 +13,10 @@ one request. A secondary decision point answers before anybody is asked, where i
 An answer counts if it (1) is to a question that waits, (2) is valid now, (3) comes from a principal with the capability
 to decide about the resource, (4) is signed by it, and (5) does not rest on older policies than an answer before, unless
 the mode compares nothing. Without a decision in time `ask` raises: nothing is permitted without an answer.
+
+If the mode compares nothing, one answer is enough: the point that answered first is asked alone about resources of the
+same type for `PREFERRED_PERIOD`, and others need not answer in vain. If it does not answer within `PREFERRED_WAIT`, all
+are asked, then and for `PREFERRED_PAUSE`.
 """
 
 import asyncio
@@ -29,12 +33,21 @@ from penstock.authority.decisions.coverage import answer_key, request_key
 from penstock.authority.decisions.decision_point import TOPICS, DecisionTopics, Note, quiet
 from penstock.authority.decisions.links import LinkReply, PointLinks
 from penstock.authority.decisions.message_bytes import answer_from_bytes, request_bytes
-from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, PolicyRevision
+from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, AnswerEffect, PolicyRevision
 from penstock.authority.decisions.modes import FIRST, AnswerMode, AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.authority.decisions.secondary_point import SecondaryPoint
-from penstock.authority.limits import PEP_ANSWERS, PEP_POLICIES, PEP_QUESTIONS, POINT_SKEW, REQUEST_LIFESPAN
+from penstock.authority.limits import (
+    PEP_ANSWERS,
+    PEP_POLICIES,
+    PEP_QUESTIONS,
+    POINT_SKEW,
+    PREFERRED_PAUSE,
+    PREFERRED_PERIOD,
+    PREFERRED_WAIT,
+    REQUEST_LIFESPAN,
+)
 from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
@@ -68,6 +81,9 @@ class _Waiting:
     """A question that waits for answers, and the callers that wait for the decision."""
 
     question: AccessQuestion
+    #: the request, and the point that is asked alone
+    request: bytes = b""
+    preferred: Principal | None = None
     callers: "set[asyncio.Future[AskedDecision]]" = field(default_factory=set)
     answers: dict[Principal, SignedValue[AccessAnswer]] = field(default_factory=dict)
     #: the digests of bytes that were looked at
@@ -80,6 +96,14 @@ class _Waiting:
     enough: int = PEP_ANSWERS
     #: ends what runs when time is over
     stop: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Preference:
+    """The point that is asked alone, or None for all points, and until when."""
+
+    point: Principal | None
+    until: float
 
 
 class EnforcementPoint:
@@ -126,10 +150,15 @@ class EnforcementPoint:
         self._note = note
         self._number = int.from_bytes(random(_NUMBER_BYTES))
         self._waiting: dict[bytes, _Waiting] = {}
-        #: the newest change of each policy that was seen
-        self._newest: OrderedDict[str, PolicyRevision] = OrderedDict()
+        #: the newest change of each policy, by the point that said so
+        self._newest: dict[Principal, OrderedDict[str, PolicyRevision]] = {}
+        #: whether one point may be asked alone, and which one, by the type of the resource
+        self._prefers = not mode.compares and self._soon > 2 * PREFERRED_WAIT
+        self._prefers = self._prefers and (path is not AskPath.DIRECT or len(points) > 1)
+        self._preferences: OrderedDict[str, _Preference] = OrderedDict()
         self._reading: TopicSubscription | None = None
         self._writer: Publisher | None = None
+        self._to_one: Publisher | None = None
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -138,6 +167,7 @@ class EnforcementPoint:
         if self._path is not AskPath.DIRECT and self._fabric is not None:
             await self._topics.declare(self._fabric)
             self._writer = await self._fabric.publisher(self._topics.requests)
+            self._to_one = await self._fabric.publisher(self._topics.to_one)
             if self._path is AskPath.FABRIC:
                 self._reading = await self._fabric.subscribe(self._topics.answers, keys=(), callback=self._hear)
         return self
@@ -154,8 +184,9 @@ class EnforcementPoint:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reading is not None:
             await self._reading.close()
-        if self._writer is not None:
-            await self._writer.close()
+        for writer in (self._writer, self._to_one):
+            if writer is not None:
+                await writer.close()
 
     async def ask(self, question: AccessQuestion) -> AskedDecision:
         """Ask decision points, and return the decision.
@@ -177,12 +208,12 @@ class EnforcementPoint:
         else:
             if len(self._waiting) >= PEP_QUESTIONS:
                 raise LimitError("pep.limit", f"{PEP_QUESTIONS} questions wait for an answer", hint="ask later")
-            request = self._request(question)
+            request, preferred = self._request(question), self._preferred(question) if self._prefers else None
             self.counts["requests"] += 1
-            waiting = _Waiting(question, {caller}, enough=self._mode.answers or PEP_ANSWERS)
+            waiting = _Waiting(question, request, preferred, {caller}, enough=self._mode.answers or PEP_ANSWERS)
             self._waiting[question.digest] = waiting
-            self._after(waiting, self._soon)
-            await self._send_for(waiting, request, caller)
+            self._after(waiting, self._soon if preferred is None else PREFERRED_WAIT)
+            await self._send_for(waiting, caller)
         try:
             return await caller
         finally:
@@ -190,11 +221,10 @@ class EnforcementPoint:
             if not waiting.callers:
                 self._finish(waiting)  # if it waits still, nobody wants the answer any more
 
-    async def _send_for(self, waiting: _Waiting, request: bytes, caller: "asyncio.Future[AskedDecision]") -> None:
+    async def _send_for(self, waiting: _Waiting, caller: "asyncio.Future[AskedDecision]") -> None:
         """Send the request for all that wait. If it fails, or this caller is cancelled, the others get the error."""
-        question = waiting.question
         try:
-            await self._open(question, answer_key(question.digest), request)
+            await self._open(waiting)
             waiting.sent = True
         except RefusedError as error:
             self._finish(waiting, error)
@@ -217,7 +247,17 @@ class EnforcementPoint:
         waiting.stop = self._background("waiting for answers", look()).cancel
 
     def _look(self, waiting: _Waiting) -> None:
-        """Decide when time is over. If only the mode's time is over and there is no answer, take the next one."""
+        """Decide when time is over. If only the mode's time is over and there is no answer, take the next one.
+
+        If it is only the preferred point's time, ask all others.
+        """
+        if waiting.preferred is not None:
+            self._prefer(waiting.question, None, PREFERRED_PAUSE)
+            waiting.preferred = None
+            self.counts["asked-again"] += 1
+            self._after(waiting, self._soon - PREFERRED_WAIT)
+            self._background("asking all decision points", self._send_again(waiting))
+            return
         left = self._timeout - self._soon
         if waiting.answers or waiting.enough == 1 or left <= 0:
             self._finish(waiting)
@@ -256,13 +296,15 @@ class EnforcementPoint:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _open(self, question: AccessQuestion, key: str, request: bytes) -> None:
+    async def _open(self, waiting: _Waiting) -> None:
         """Subscribe to the answer and send the request. Raises `RefusedError` (`pep.unreachable`)."""
         try:
+            if self._path is AskPath.DIRECT and self._send_now(waiting):
+                return  # time limits, and all that follows, are for what waits
             async with asyncio.timeout(self._timeout):
                 if self._reading is not None:
-                    await self._reading.add(key)
-                await self._send(request, request_key(question))
+                    await self._reading.add(answer_key(waiting.question.digest))
+                await self._send(waiting)
         except (PenstockError, TimeoutError) as error:
             code, hint = (error.code, error.hint) if isinstance(error, PenstockError) else ("timeout", "")
             self.counts["refused"] += 1
@@ -276,13 +318,22 @@ class EnforcementPoint:
         )
         return request_bytes(request, self._key)
 
-    async def _send(self, request: bytes, key: str) -> None:
-        if self._writer is not None:
-            await self._writer.publish(request, key=key)
+    def _send_now(self, waiting: _Waiting) -> bool:
+        """Send the request over the open link to the only point that is asked; return whether there is one."""
+        points = self._points
+        if waiting.preferred is not None:
+            points = [to for to in points if to.principal == waiting.preferred]
+        if len(points) != 1 or self._links is None:
+            return False
+        return self._links.try_send(points[0].address, points[0].principal, waiting.request)
+
+    async def _send(self, waiting: _Waiting) -> None:
+        request = waiting.request
+        if waiting.preferred is not None and self._to_one is not None:
+            await self._to_one.publish(request, key=str(waiting.preferred))
+        elif self._writer is not None:
+            await self._writer.publish(request, key=request_key(waiting.question))
         elif self._links is not None:
-            if len(self._points) == 1:
-                await self._links.send(self._points[0].address, self._points[0].principal, request)
-                return
             # A point that is not there keeps the others from nothing.
             sends = {waited_for(self._links.send(to.address, to.principal, request)) for to in self._points}
             self._tasks |= sends
@@ -297,6 +348,31 @@ class EnforcementPoint:
                 failed = errors[0]
             if failed is not None:
                 raise failed
+
+    async def _send_again(self, waiting: _Waiting) -> None:
+        """Send the same request to all points: who has it already takes this one for a copy."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(waiting)
+        except PenstockError as error:
+            self._note(error)
+        except TimeoutError:
+            pass  # the question is refused then
+
+    def _preferred(self, question: AccessQuestion) -> Principal | None:
+        """Return the point that is to be asked alone."""
+        found = self._preferences.get(question.resource.type)
+        return None if found is None or found.until < self._clock.now() else found.point
+
+    def _prefer(self, question: AccessQuestion, point: Principal | None, period: float) -> None:
+        """Ask this point alone for some time, or all points, unless that was said before."""
+        now, kind = self._clock.now(), question.resource.type
+        found = self._preferences.get(kind)
+        if point is None or found is None or found.until < now:
+            self._preferences[kind] = _Preference(point, now + period)
+            self._preferences.move_to_end(kind)
+            if len(self._preferences) > PEP_POLICIES:
+                self._preferences.popitem(last=False)
 
     def _sent(self, send: "asyncio.Future[None]") -> None:
         self._tasks.discard(send)
@@ -329,6 +405,8 @@ class EnforcementPoint:
             effects = ", ".join(f"{one.value.point.short}: {one.value.effect}" for one in answers)
             self._note(RefusedError("pep.disagreement", f"decision points answer differently: {effects}"))
         self.counts["answered"] += 1
+        if self._prefers and decision.effect in (AnswerEffect.PERMIT, AnswerEffect.DENY):
+            self._prefer(waiting.question, answers[0].value.point, PREFERRED_PERIOD)
         if self._secondary is not None:
             for answer in answers:
                 if any(answer is one for one in decision.answers):
@@ -416,23 +494,31 @@ class EnforcementPoint:
             return "early"
         if not self._rights.may(answer.point, DecisionRight.DECIDE, question.resource, now):
             return "unauthorized"
-        return "stale" if self._mode.compares and self._is_stale(answer) else None
+        return "stale" if self._mode.compares and self._is_stale(question, answer, now) else None
 
-    def _is_stale(self, answer: AccessAnswer) -> bool:
-        for policy in answer.rests_on:
-            known = self._newest.get(policy.id)
-            if known is not None and known.revision != policy.revision and known.changed > policy.changed:
-                return True
+    def _is_stale(self, question: AccessQuestion, answer: AccessAnswer, now: datetime) -> bool:
+        """Return whether somebody who may decide about the resource has named a newer change of a policy."""
+        for point, newest in self._newest.items():
+            for policy in answer.rests_on:
+                known = newest.get(policy.id)
+                if (
+                    known is not None
+                    and known.revision != policy.revision
+                    and known.changed > policy.changed
+                    and self._rights.may_decide(point, question.resource, now)
+                ):
+                    return True
         return False
 
     def _learn(self, answer: AccessAnswer) -> None:
+        newest = self._newest.setdefault(answer.point, OrderedDict())
         for policy in answer.rests_on:
-            known = self._newest.get(policy.id)
+            known = newest.get(policy.id)
             if known is None or known.changed < policy.changed:
-                self._newest[policy.id] = policy
-                self._newest.move_to_end(policy.id)
-                if len(self._newest) > PEP_POLICIES:
-                    self._newest.popitem(last=False)
+                newest[policy.id] = policy
+                newest.move_to_end(policy.id)
+                if len(newest) > PEP_POLICIES:
+                    newest.popitem(last=False)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)

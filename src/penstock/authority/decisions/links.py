@@ -28,6 +28,10 @@ class PointLinks(Protocol):
         """Pass all messages that come, over links in both directions, to this receiver."""
         ...
 
+    def try_send(self, address: str, principal: Principal, data: bytes) -> bool:
+        """Send bytes immediately if the link is open, and return whether it was so."""
+        ...
+
     async def send(self, address: str, principal: Principal, data: bytes) -> None:
         """Send bytes to a principal at an address.
 

@@ -36,6 +36,7 @@ _END: Final = b"))"
 _KEY_AT: Final = len(_HASH) + 32
 _SIGNATURE_AT: Final = _KEY_AT + len(_KEY) + 32
 _TAIL: Final = _SIGNATURE_AT + len(_SIGNATURE) + 64 + len(_END)
+_LEAST: Final = len(_HEAD) + _TAIL
 
 _PRINCIPAL: Final = rb"60:(ed25519:[a-z2-7]{52})"
 _DAY: Final = rb"[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}:[0-9]{2}:[0-9]{2}"
@@ -238,11 +239,11 @@ def _read_answer(data: bytes) -> UnverifiedValue[AccessAnswer]:
 
 def _parts(data: bytes) -> tuple[bytes, bytes, PublicKey, bytes]:
     """Return the body, its hash, the key and the signature."""
+    if len(data) < _LEAST or not data.startswith(_HEAD):
+        raise _UnusualError
     body, tail = data[len(_HEAD) : -_TAIL], data[-_TAIL:]
     if (
-        len(data) < len(_HEAD) + _TAIL
-        or not data.startswith(_HEAD)
-        or not tail.startswith(_HASH)
+        not tail.startswith(_HASH)
         or not tail.startswith(_KEY, _KEY_AT)
         or not tail.startswith(_SIGNATURE, _SIGNATURE_AT)
         or not tail.endswith(_END)
@@ -282,10 +283,7 @@ def _date(value: bytes) -> bytes:
 
 
 def _principal(value: bytes) -> Principal:
-    found = Principal.parse(value.decode())
-    if str(found).encode() != value:
-        raise _UnusualError
-    return found
+    return Principal.parse(value.decode())  # it reads one written form only
 
 
 def _text(value: bytes) -> str:

@@ -213,6 +213,8 @@ class AccessAnswer(Claim):
 
 def duties_of(outcome: PolicyOutcome) -> tuple[tuple[AnswerDuty, ...], tuple[AnswerDuty, ...]]:
     """Return the obligations and the advice of an outcome, as answers carry them."""
+    if not (outcome.obligations or outcome.advice):
+        return (), ()
     obligations, advice = (
         tuple(
             AnswerDuty(duty.id, tuple((one.id, one.of.id, one.of.write(one.value)) for one in duty.assigned))

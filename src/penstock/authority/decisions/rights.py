@@ -17,6 +17,8 @@ from penstock.trust.tags import matches
 from penstock.trust.validity import State, Validity
 
 _NO_ENDS: Final[Mapping[str, Validity]] = {}
+#: resources of which it is kept when somebody has a right on them; if there are more, all are looked up again
+_KEPT: Final = 16_384
 
 
 class DecisionRights:
@@ -29,22 +31,35 @@ class DecisionRights:
         self.owner = owner
         self._ends = ends
         self._grants: Mapping[Principal, tuple[FiveTuple, ...]] = {}
+        #: the periods in which a principal has a right on a resource
+        self._periods: dict[tuple[Principal, DecisionRight, str, str], tuple[Validity, ...]] = {}
         self.replace(credentials, ends)
 
     def replace(self, credentials: Credentials, ends: Mapping[str, Validity] = _NO_ENDS) -> None:
         """Use other certificates from now on."""
         found = follow_all(sift(credentials, None, ends=ends), self.owner, decision_tag(self.owner))
         self._grants = {principal: findings.grants for principal, findings in found.items()}
+        self._periods = {}
 
     def may(self, principal: Principal, right: DecisionRight, resource: Entity, now: datetime) -> bool:
         """Return whether a principal has a right on decisions about a resource now. The owner has all of them."""
         if principal == self.owner:
             return True
-        request, moment = decision_request(self.owner, resource.type, resource.id, right), instant_key(now)
-        return any(
-            grant.validity.state(moment) is State.VALID and matches(request, grant.tag)
-            for grant in self._grants.get(principal, ())
-        )
+        grants = self._grants.get(principal)
+        if not grants:
+            return False
+        key = (principal, right, resource.type, resource.id)
+        periods = self._periods.get(key)
+        if periods is None:
+            request = decision_request(self.owner, resource.type, resource.id, right)
+            periods = tuple(grant.validity for grant in grants if matches(request, grant.tag))
+            if len(self._periods) >= _KEPT:
+                self._periods.clear()
+            self._periods[key] = periods
+        if not periods:
+            return False
+        moment = instant_key(now)
+        return any(period.state(moment) is State.VALID for period in periods)
 
     def may_decide(self, principal: Principal, resource: Entity, now: datetime) -> bool:
         """Return whether a principal may decide about a resource now."""

@@ -67,6 +67,7 @@ class SharedCache(PolicyDecisionPoint):
             clock=self._settings.clock,
             note=self._settings.note,
         )
+        self._names = None  # it answers with answers of all points
         self._all_rights = rights
         self._answer_fabric = fabric
         self.updated = UpdatedCache(fabric, key, rights.may_decide, self._settings)
