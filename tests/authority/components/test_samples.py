@@ -35,6 +35,7 @@ from penstock.authority.components.samples import (
     Reconfiguration,
     ReconfigurationPlan,
     RequiredNames,
+    RoleConfiguration,
     SampleContent,
     SampleDuty,
     SampleRevision,
@@ -74,15 +75,15 @@ def certificate(*, issuer: SigningKey = PAP, **changed: Any) -> bytes:
     return certificate_bytes(ComponentCertificate(issuer.principal, **values), issuer)
 
 
-CHANGE: Final = Configuration("bank", "pep1", 2, b"certificate", {"decision": "first"}, {"bank": 1})
+ROW: Final = RoleConfiguration("PEP", ("APEP_1", "DREQ_1"), ("RPEP_1", "DREP_1"), {"decision": "first"}, {"bank": 1})
 VALUES: Final[tuple[FieldValue, ...]] = ("alice", True, 1, 1.0, None, ["a", 1])
 EXAMPLES: Final[tuple[tuple[str, SampleContent], ...]] = (
     ("JOIN_1", JoinRequest(PEP.public.raw, "PEP", "ER(1)", (b"ce",), (b"ar",), bytes(32))),
     ("JOIN_1", JoinRequest(PEP.public.raw, "PEP", "ER(1)")),
     ("CONF_1", Configuration("bank", "pep1", 1, b"rc", {"policy": "a"}, {}, (PolicyText("p", "1", 1.5, b"<x/>"),))),
-    ("CONF_1", Configuration("bank", "pep1", 1, refusal="role.denied", join=1)),
-    ("CONF_1", ReconfigurationPlan(2, 7.5, (CHANGE,), ("pdp9",), "it applied nothing")),
-    ("RPEP_1", Reconfiguration(2, 7.5, (CHANGE,), ("pep1",))),
+    ("CONF_1", Configuration("bank", "pep1", 1, refusal="role.denied", join=b"digest")),
+    ("CONF_1", ReconfigurationPlan(2, 7.5, {"ER(1)": ROW, "ER(2)": None}, (b"(change)",), "why")),
+    ("RPEP_1", Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",))),
     ("RPDP_3", BaseTime(2, 8.25)),
     ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"})),
     ("APEP_1", AppliedTime(2, 8.25)),
@@ -199,8 +200,7 @@ def test_junk_is_malformed(junk: bytes) -> None:
         sample("JOIN_1", JoinRequest(b"short", "PEP", "ER(1)")),
         sample("CONF_1", Configuration("bank", "pep1", 1)),
         sample("CONF_1", Configuration("bank", "pep1", 1, b"rc", refusal="role.denied")),
-        sample("RPEP_1", Reconfiguration(3, 1.0, (CHANGE,))),
-        sample("RPEP_1", Reconfiguration(2, 1.0, (CHANGE, CHANGE))),
+        sample("CONF_1", Configuration("bank", "pep1", 1, b"rc", budgets=(1.0, 1.0, 2.0))),
         sample("DREP_1", DecisionReply("bank", "pep1", 1, b"", AnswerEffect.INDETERMINATE)),
         sample("DREP_1", DecisionReply("bank", "pep1", 1, b"", AnswerEffect.PERMIT, status="pdp.failed")),
         sample("IREP_1", InformationReply("bank", "p", 1, (InformationField("", "", "", "", [float("inf")], 1.0),))),

@@ -7,6 +7,11 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `certificates` has the role certificates that PAPs issue to components.
 - `samples` has what components write to each other, signed.
 - `domain_plan` reads a whole domain from one file, and `domain_check` finds its mistakes before anything runs.
+- `verification` checks every sample that a component reads.
+- `configurations` says which configuration of a component is in force, and which one serves a request.
+- `component` is the layer below every component: it joins a domain, opens the topics of its list, signs, and verifies.
+- `registry` is the state of a domain's PAPs: members, roles, reconfigurations under way.
+- `administration` is the PAP: it admits components, and configures and reconfigures them.
 - `dependencies` says which components depend on each other, and what policies require.
 - `information_sources` reads attributes from files, SQL, HTTP, trees and functions.
 - `information_combining` combines the answers of several information points, field by field.

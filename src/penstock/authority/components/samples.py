@@ -14,9 +14,9 @@ once. A JOIN has no certificate but the writer's public key in its content.
 | JOIN | `JoinRequest` | CE `certificates`, RR `requested_role`, AR `active_roles`; DN and ID are the sample's |
 | CONF | `Configuration` | DN, ID: whose; RC `certificate` with TL, CA `combining`, PR `priorities`, PO `policies` |
 | CONF | `ReconfigurationPlan` | ours: what the owner of CONF is about to do, for the other PAPs |
-| R* | `Reconfiguration` | RE: `changes`, `withdrawn`; ET `expected` |
-| R* | `BaseTime` | ours: the base time of an earlier reconfiguration |
-| R* | `Withdrawal` | ours: components whose roles have ended |
+| R* | `Reconfiguration` | RE: `roles`, `certificates`, `withdrawn`; ET `expected` |
+| R*, CONF | `BaseTime` | ours: the base time of an earlier reconfiguration |
+| R*, CONF | `Withdrawal` | ours: components whose roles have ended |
 | A* | `AppliedTime` | AT `time`; DN and ID are the sample's |
 | A*, SPOL | `Departure` | ours: the writer leaves |
 | QPEP, QPDP | `RequiredNames` | RA `names` |
@@ -33,17 +33,31 @@ Times are seconds since 1970.
 import math
 import struct
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgspec
 
-from penstock.authority.components.topics import TopicInstance, TopicKind, check_component_name
+from penstock.authority.components.topics import (
+    ComponentKind,
+    TopicInstance,
+    TopicKind,
+    TopicLevels,
+    check_component_name,
+    component_key,
+    reply_sample_key,
+    request_sample_key,
+)
+from penstock.authority.components.topics_lists import TopicsList
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import LimitError, MalformedError
 from penstock.fabric.limits import FABRIC_BYTES
 
+#: keys on CONF that no component has: of the plans of PAPs, and of withdrawals, which PAPs of other domains read
+PLANS_KEY: Final = "plans"
+WITHDRAWALS_KEY: Final = "withdrawals"
 _SIGNATURE: Final = 64
 _LENGTH: Final = struct.Struct(">H")
 _PREFIX: Final = b"penstock component sample 1\0"
@@ -88,6 +102,24 @@ class PolicyText(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     text: bytes
 
 
+class RoleConfiguration(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a role gives to the components that have it: a row of the table of component roles."""
+
+    kind: str
+    write: tuple[str, ...]
+    read: tuple[str, ...]
+    combining: dict[str, str] = {}
+    priorities: dict[str, int] = {}
+    policies: tuple[PolicyText, ...] = ()
+
+    @property
+    def topics(self) -> TopicsList:
+        """The topics-list. Raises `MalformedError` (`component.topic`), `RefusedError` (`component.topics-list`)."""
+        found = TopicsList.of(self.write, self.read)
+        found.verify_for(ComponentKind(self.kind))
+        return found
+
+
 class Configuration(_Content, frozen=True, tag="conf"):
     """The configuration of one component, or the refusal of its request to join."""
 
@@ -104,47 +136,70 @@ class Configuration(_Content, frozen=True, tag="conf"):
     policies: tuple[PolicyText, ...] = ()
     #: LS in seconds
     lifespan: float = 5.0
+    #: LB1, LB2 and LB3 in seconds
+    budgets: tuple[float, float, float] = (0.05, 0.5, 5.0)
     #: by topic: its key, sealed to the component's box key
     topic_keys: dict[str, bytes] = {}
-    #: the number of the JOIN sample that this answers; 0 within a reconfiguration
-    join: int = 0
+    #: the request that this answers, as `join_id` gives it
+    join: bytes = b""
     #: why the request is refused: an error code
     refusal: str = ""
+    #: the changes of roles that this rests on, for the other PAPs
+    role_changes: tuple[bytes, ...] = ()
 
     def verify_fields(self) -> None:
         """Raise `MalformedError` for a configuration that is neither given nor refused, or both."""
         _check_names(self.domain, self.id)
-        if bool(self.certificate) is bool(self.refusal) or not 0 < self.lifespan < math.inf:
-            raise _malformed("a configuration has a certificate or a refusal, and a lifespan")
+        if bool(self.certificate) is bool(self.refusal):
+            raise _malformed("a configuration has either a certificate or a refusal")
+        _ = self.levels
+
+    @property
+    def levels(self) -> TopicLevels:
+        """The values of Table 3. Raises `MalformedError` (`component.levels`)."""
+        lb1, lb2, lb3 = self.budgets
+        return TopicLevels(lb1=lb1, lb2=lb2, lb3=lb3, lifespan=self.lifespan)
 
 
 class Reconfiguration(_Content, frozen=True, tag="reconf"):
-    """New configurations for those who read the topic, and certificates that end with the old one."""
+    """New configurations of the roles of those who read the topic, and certificates that end with the old one."""
 
     #: the configuration number that this leads to
     number: int
     #: no component applies it before
     expected: float
-    changes: tuple[Configuration, ...] = ()
+    #: by role, as `ER(1)`
+    roles: dict[str, RoleConfiguration] = {}
+    #: by component: its new certificate
+    certificates: dict[str, bytes] = {}
     #: components whose earlier certificates end with this, whether they get another one or not
     withdrawn: tuple[str, ...] = ()
 
-    def verify_fields(self) -> None:
-        """Raise `MalformedError` for changes that are not for this number, or for one component twice."""
-        for change in self.changes:
-            change.verify_fields()
-        ids = {change.id for change in self.changes}
-        if len(ids) < len(self.changes) or any(change.number != self.number for change in self.changes):
-            raise _malformed("the changes of a reconfiguration have its number, one for each component")
+    def changed(self, configuration: Configuration, role: str) -> Configuration:
+        """Return the configuration of a component with a role after this: the same one if nothing changes for it."""
+        found, certificate = self.roles.get(role), self.certificates.get(configuration.id)
+        if found is None and certificate is None:
+            return configuration
+        changed = msgspec.structs.replace(
+            configuration, number=self.number, certificate=certificate or configuration.certificate, role_changes=()
+        )
+        if found is None:
+            return changed
+        return msgspec.structs.replace(
+            changed, combining=found.combining, priorities=found.priorities, policies=found.policies
+        )
 
 
 class ReconfigurationPlan(_Content, frozen=True, tag="plan"):
-    """What the owner of CONF is about to do: a number, or nothing but the claim. Other PAPs follow it."""
+    """What the owner of CONF is about to do. Other PAPs follow it."""
 
-    number: int
-    expected: float
-    changes: tuple[Configuration, ...] = ()
-    withdrawn: tuple[str, ...] = ()
+    #: of a reconfiguration; 0 if roles change alone
+    number: int = 0
+    expected: float = 0.0
+    #: by role: its new configuration, and None if the role ends
+    roles: dict[str, RoleConfiguration | None] = {}
+    #: changes of roles, as `penstock.roles.engine.change_to_sexp` writes them
+    role_changes: tuple[bytes, ...] = ()
     #: why: shown to people
     reason: str = ""
 
@@ -326,7 +381,7 @@ SampleContent: TypeAlias = (
 #: which contents a type of topic can have
 CONTENTS: Final[Mapping[TopicKind, tuple[type[_Content], ...]]] = {
     TopicKind.JOIN: (JoinRequest,),
-    TopicKind.CONF: (Configuration, ReconfigurationPlan),
+    TopicKind.CONF: (Configuration, ReconfigurationPlan, Withdrawal, BaseTime),
     **dict.fromkeys(
         (TopicKind.RPEP, TopicKind.RPDP, TopicKind.RPIP, TopicKind.RPLP), (Reconfiguration, BaseTime, Withdrawal)
     ),
@@ -361,6 +416,29 @@ class ComponentSample(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     def instance(self) -> TopicInstance:
         """Return the topic instance. Raises `MalformedError` (`component.topic`)."""
         return TopicInstance.parse(self.topic)
+
+
+def join_id(sample: ComponentSample) -> bytes:
+    """Return what identifies a request to join: nobody else can make one with the same key and number."""
+    key = sample.content.key if isinstance(sample.content, JoinRequest) else b""
+    return sha256(b"%b%d" % (key, sample.number)).digest()
+
+
+def sample_key(sample: ComponentSample) -> str:
+    """Return the key under which a sample is written. See `penstock.authority.components.topics`."""
+    content = sample.content
+    match content:
+        case DecisionRequest() | InformationRequest():
+            return request_sample_key(sample.domain, sample.id, sample.number)
+        case DecisionReply() | InformationReply():
+            return reply_sample_key(content.domain, content.id, content.number, sample.id)
+        case Configuration() | PolicyApplied():
+            return component_key(content.domain, content.id)
+        case ReconfigurationPlan() | BaseTime() if sample.topic == "CONF_1":
+            return PLANS_KEY
+        case Withdrawal() if sample.topic == "CONF_1":
+            return WITHDRAWALS_KEY
+    return component_key(sample.domain, sample.id)
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
