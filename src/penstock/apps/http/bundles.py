@@ -1,8 +1,8 @@
 """Policy bundles: one policy in a file, or a folder of them, with a revision that is what stands in it.
 
-A folder has `root.xml`, `root.json` or `root.policy`, which decides; further policies, to which it may refer, in any of
-these forms; and perhaps `entities.json`: subjects, resources and actions that are known, with their properties.
-Searches look among them, and what a request does not say of one of them is taken from there.
+A folder has `root.xml`, `root.json`, `root.policy` or `root.cedar`, which decides; further policies, to which it may
+refer, in any of these forms; and perhaps `entities.json`: subjects, resources and actions that are known, with their
+properties. Searches look among them, and what a request does not say of one of them is taken from there.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.syntax.forms import read_policies
 from penstock.store.files.files import read_file, within
 
-_SUFFIXES: Final = (".xml", ".json", ".policy")
+_SUFFIXES: Final = (".xml", ".json", ".policy", ".cedar")
 ROOTS: Final = tuple(f"root{suffix}" for suffix in _SUFFIXES)
 ENTITIES: Final = "entities.json"
 _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-"

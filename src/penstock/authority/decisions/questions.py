@@ -42,8 +42,8 @@ from penstock.policy.language.requests import (
     Request,
     key_of,
 )
-from penstock.policy.residual.request_attributes import RESOURCE_TYPE as RESOURCE_TYPE
-from penstock.policy.residual.request_attributes import SUBJECT_TYPE as SUBJECT_TYPE
+from penstock.policy.language.requests import RESOURCE_TYPE as RESOURCE_TYPE
+from penstock.policy.language.requests import SUBJECT_TYPE as SUBJECT_TYPE
 from penstock.policy.syntax.json.requests import OBJECT, Json, JsonObject
 
 Properties: TypeAlias = Mapping[str, Json]

@@ -25,6 +25,9 @@ CATEGORIES: Final = {
 SUBJECT_ID: Final = "urn:oasis:names:tc:xacml:1.0:subject:subject-id"
 RESOURCE_ID: Final = "urn:oasis:names:tc:xacml:1.0:resource:resource-id"
 ACTION_ID: Final = "urn:oasis:names:tc:xacml:1.0:action:action-id"
+#: AuthZEN's types of subjects and resources, as attributes of XACML
+SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
+RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 
 
 @dataclass(frozen=True, slots=True)

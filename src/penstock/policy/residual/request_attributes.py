@@ -38,8 +38,10 @@ from penstock.policy.language.requests import (
     ENVIRONMENT,
     RESOURCE,
     RESOURCE_ID,
+    RESOURCE_TYPE,
     SUBJECT,
     SUBJECT_ID,
+    SUBJECT_TYPE,
     Facts,
     Key,
     key_of,
@@ -48,9 +50,6 @@ from penstock.policy.limits import REQUEST_SET_BAG
 from penstock.selector import ALWAYS, Selector, compile_selector
 from penstock.selector.ast import And, AttributeReference, Compare, ComparisonOperator, Condition, Literal, Not
 
-#: AuthZEN's types of subjects and resources, as attributes of XACML
-SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
-RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "subject.id": (SUBJECT, SUBJECT_ID),
     "subject.type": (SUBJECT, SUBJECT_TYPE),

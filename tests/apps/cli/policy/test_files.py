@@ -1,5 +1,7 @@
 """`penstock policy check|fmt|convert|test`, with policies in the text form."""
 
+import json
+
 import pytest
 from tests.apps.conftest import Shell
 from tests.policy.kit import policy_text, rule
@@ -151,3 +153,30 @@ def test_a_misspelt_attribute_of_a_test_is_told(penstock: Shell, written: str, w
     ran = penstock("policy", "test", "tests.yaml")
     assert ran.code == "xacml.case"
     assert hint in ran.err
+
+
+def test_policies_in_cedar_are_checked_converted_and_decide(penstock: Shell) -> None:
+    (penstock.folder / "ranks.cedar").write_text(
+        'permit (principal is User, action == Action::"read", resource)\n'
+        "when { principal has rank && principal.rank >= 3 };"
+    )
+    assert penstock.ok("policy", "check", "ranks.cedar").out.startswith("✓ ranks.cedar: policy cedar-")
+    penstock.ok("policy", "convert", "ranks.cedar", "--out", "ranks.xml")
+    penstock.ok("policy", "convert", "ranks.cedar", "--to", "text", "--out", "ranks.policy")
+    for rank, status in ((3, 0), (2, 1)):
+        (penstock.folder / "question.json").write_text(
+            json.dumps(
+                {
+                    "subject": {"type": "User", "id": "ann", "properties": {"rank": rank}},
+                    "action": {"name": "read"},
+                    "resource": {"type": "Record", "id": "7"},
+                }
+            )
+        )
+        for policy in ("ranks.cedar", "ranks.xml", "ranks.policy"):
+            assert penstock("pdp", "evaluate", "question.json", "--policy", policy).status == status
+    (penstock.folder / "wrong.cedar").write_text("permit (principal, action, resource) when { principal.rank >= 3 };")
+    wrong = penstock("policy", "check", "wrong.cedar")
+    assert (wrong.status, wrong.code) == (2, "cedar.can-err")
+    assert "line 1, column 45" in wrong.err
+    assert "principal has rank" in wrong.err

@@ -303,10 +303,10 @@ penstock pdp serve bundle --fabric nats://localhost:4222 --key pdp1.key --owner 
 def serve(options: _Serve) -> None:
     """Answer requests by the policies in BUNDLE, over HTTP, until stopped: AuthZEN 1.0 and XACML REST.
 
-    BUNDLE is a policy, or a folder with root.xml, root.json or root.policy, policies that it refers to in any of these
-    forms, and entities.json. What entities.json says about an entity takes precedence over what a request says. The
-    bundle is reloaded when it changes, or on SIGHUP: each request is decided by one revision, and a bundle that cannot
-    be read changes nothing. The service prints a line when it is ready.
+    BUNDLE is a policy, or a folder with root.xml, root.json, root.policy or root.cedar, policies that it refers to in
+    any of these forms, and entities.json. What entities.json says about an entity takes precedence over what a request
+    says. The bundle is reloaded when it changes, or on SIGHUP: each request is decided by one revision, and a bundle
+    that cannot be read changes nothing. The service prints a line when it is ready.
 
     With --fabric the same policies answer requests over publish/subscribe at the same time: the service subscribes to
     what the policies' targets cover, and follows them when they change. Enforcement points believe it if --key is the

@@ -1,4 +1,4 @@
-"""`penstock policy check|fmt|convert|test`: policy files in XML, JSON and the text form, and their tests."""
+"""`penstock policy check|fmt|convert|test`: policy files in XML, JSON, the text form and Cedar, and their tests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -73,7 +73,7 @@ def lenient_option() -> Any:
 
 
 def read_root(file: str, *, lenient: bool = False) -> Root:
-    """Read a file of one policy or policy set, in XML, in JSON or in the text form; guesses are reported."""
+    """Read a file of one policy or policy set, in XML, JSON, the text form or Cedar; guesses are reported."""
     return _read(file, lenient=lenient)[0]
 
 
@@ -190,7 +190,7 @@ class _Convert:
     file: str = argument(metavar="FILE", default="-")
     form: str | None = option(
         "--to",
-        type=click.Choice([one.value for one in PolicyForm]),
+        type=click.Choice([str(one) for one in _WRITERS]),
         help="Write this form (default: XML, or text if the input is XML).",
     )
     lenient: bool = lenient_option()
@@ -201,10 +201,15 @@ class _Convert:
     example="""
 penstock policy convert records.policy --out records.xml
 penstock policy convert records.xml --to text
+penstock policy convert photos.cedar --to text
 """
 )
 def convert(options: _Convert) -> None:
-    """Convert the policy in FILE to another form: XML of XACML 3.0, the text form, or JSON."""
+    """Convert the policy in FILE to another form: XML of XACML 3.0, the text form, or JSON.
+
+    Policies in Cedar are compiled to one XACML policy that decides the same. What XACML cannot say, and policies that
+    can err, are refused with their line.
+    """
     root, known = _read(options.file, lenient=options.lenient)
     with within(options.file):
         written = _WRITERS[options.form or (PolicyForm.TEXT if known is PolicyForm.XML else PolicyForm.XML)](root)
