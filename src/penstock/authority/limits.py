@@ -40,6 +40,8 @@ PEP_POLICIES: Final = 10_000
 PREFERRED_PERIOD: Final = 1.0
 PREFERRED_WAIT: Final = 0.05
 PREFERRED_PAUSE: Final = 60.0
+#: requests for information that an information point reads its sources for
+PIP_REQUESTS: Final = 1_000
 #: seconds that clocks of points may differ
 POINT_SKEW: Final = 2.0
 #: AuthZEN over a fabric: attributes of an event and characters of one, questions in a batch, seconds that a request may

@@ -13,6 +13,11 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `registry` is the state of a domain's PAPs: members, roles, reconfigurations under way.
 - `administration` is the PAP: it admits components, and configures and reconfigures them.
 - `dependencies` says which components depend on each other, and what policies require.
+- `pending_requests` waits for replies.
+- `request_components` has the bases of components that ask, and of those that answer.
+- `enforcement` is the PEP, which asks and combines decisions.
+- `decision` is the PDP, which decides by its policies and asks for information.
+- `information` is the PIP, which answers for attributes.
 - `information_sources` reads attributes from files, SQL, HTTP, trees and functions.
 - `information_combining` combines the answers of several information points, field by field.
 """

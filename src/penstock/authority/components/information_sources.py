@@ -50,6 +50,7 @@ from penstock.authority.facts import HttpEndpoint, read_only_database, unexpecte
 from penstock.authority.limits import FACT_BYTES, FACT_ROWS
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric import Clock
+from penstock.fabric.tasks import waited_for
 from penstock.model.instants import parse_instant
 from penstock.store.files.files import read_file, within
 
@@ -368,7 +369,7 @@ class FileAttributes(AttributeSource):
         now = self._clock.now()
         if now >= self._due:
             if self._loading is None:
-                self._loading = asyncio.ensure_future(self._threads.run(self._load))
+                self._loading = waited_for(self._threads.run(self._load))
             loading = self._loading
             try:
                 self._loaded = await asyncio.shield(loading)
