@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -16,8 +16,8 @@ from tests.apps.node_kit import LONGEST, bounded, eventually
 from tests.apps.pdp_kit import EVALUATION, Serving, serving
 from tests.copies import Copy
 
-from penstock.apps.cli.policy.commands import DropNotes
 from penstock.apps.cli.shared.credentials import load_credentials
+from penstock.apps.cli.shared.decision_options import DropNotes
 from penstock.apps.cli.shared.options import open_key
 from penstock.authority.decisions.coverage import request_key
 from penstock.authority.decisions.decision_point import TOPICS
@@ -25,6 +25,8 @@ from penstock.authority.decisions.enforcement_point import EnforcementPoint
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.authority.decisions.rights import DecisionRights
+from penstock.authority.decisions.secondary_point import SecondaryPoint
+from penstock.authority.decisions.updates import UpdateTopics
 from penstock.errors import RefusedError
 from penstock.fabric import Sample
 from penstock.fabric.nats import NatsFabric
@@ -139,6 +141,139 @@ def test_a_service_answers_over_http_and_a_fabric_by_the_same_policies(penstock:
         eventually(lambda: penstock(*asking(server, *DOCTOR, "--timeout", "30s")).status == 1)
         assert not pdp.decides(question)
         assert pdp.ask(EVALUATION, question).status == 200
+
+
+LEVELS = """namespace ward {
+    attribute kind { category = resource id = "urn:penstock:authzen:resource-type" type = string }
+    attribute does { category = action id = "urn:oasis:names:tc:xacml:1.0:action:action-id" type = string }
+    attribute clearance { category = subject id = "clearance" type = integer }
+    attribute level { category = resource id = "level" type = integer }
+    policy records {
+        apply deny-unless-permit
+        target clause kind == "record"
+        rule reads { permit target clause does == "view" condition clearance >= level }
+        rule appends { permit target clause does == "log" condition clearance <= level }
+        rule writes { permit target clause does == "edit" condition clearance == level }
+    }
+}"""
+LABELS = ("--labels", "read=view", "--labels", "append=log,list", "--labels", "write=edit")
+
+
+def labelled(bundle: Path, **levels: int) -> None:
+    """Give users and records their labels."""
+    users = [{"type": "user", "id": name, "properties": {"clearance": 2}} for name in ("alice", "bob")]
+    records = [{"type": "record", "id": name, "properties": {"level": level}} for name, level in levels.items()]
+    new = bundle / "entities.new"
+    new.write_text(json.dumps({"subjects": users, "resources": records}))
+    new.rename(bundle / "entities.json")
+
+
+def test_a_changed_bundle_leaves_answers_that_it_does_not_affect(penstock: Shell, server: NatsServer) -> None:
+    bundle = lay_out(penstock)
+    (bundle / "root.policy").write_text(LEVELS)
+    labelled(bundle, r1=1, r2=1)
+    key, prefix = open_key("pep.key", None), f"cli{id(server) % 1000}"
+    owner = open_key("hospital.key", None).principal
+    rights = DecisionRights(owner, load_credentials(("pdp1.cert",)))
+
+    async def play(revision: str) -> None:
+        async def until(condition: Callable[[], bool]) -> None:
+            while not condition():  # another process
+                await asyncio.sleep(0.01)
+
+        async with (
+            asyncio.timeout(LONGEST),
+            await NatsFabric.connect(server.url, prefix=prefix) as fabric,
+            SecondaryPoint(fabric, key, rights.may_decide, None) as secondary,
+            EnforcementPoint(fabric, key, rights, timeout=30.0, secondary=secondary) as point,
+        ):
+            one, two = (AccessQuestion.of(("user", "alice"), "view", ("record", name)) for name in ("r1", "r2"))
+            await point.ask(one)
+            await secondary.followed(30.0)
+            decided = [await point.ask(question) for question in (one, two)]
+            assert [decision.effect for decision in decided] == ["Permit", "Permit"]
+            [pdp] = {answer.value.point for decision in decided for answer in decision.answers}
+            assert secondary.cache.policies(pdp) == {"ward.records": revision}
+            # The label of one record changes.
+            labelled(bundle, r1=3, r2=1)
+            await until(lambda: secondary.cache.policies(pdp) != {"ward.records": revision})
+            assert secondary.find(one) is None
+            kept = secondary.find(two)
+            assert (kept and kept.effect, secondary.counts["next"]) == ("Permit", 1)
+            assert (await point.ask(one)).effect == "Deny"
+
+    with serving_on(bundle, server, "pdp1", *LABELS, "--watch", "50ms", "--lifetime", "1h") as pdp:
+        # Labels along a path answer what nobody asked.
+        asked = [("alice", "edit", "r1"), ("bob", "edit", "r1"), ("bob", "view", "r2")]
+        labelled(bundle, r1=2, r2=1)
+        lines = [AccessQuestion.of(("user", who), what, ("record", item)).text for who, what, item in asked]
+        (penstock.folder / "asked.jsonl").write_text("\n".join(lines))
+        explaining = asking(server, "--after", "asked.jsonl", "--timeout", "30s", "--subject", "user:alice")
+        explaining[1] = "explain"
+        words = (*explaining, "--action", "view", "--resource", "record:r2", "-o", "json")
+        eventually(lambda: pdp.decides(json.loads(lines[0])) is True)
+        found = json.loads(penstock.ok(*words).out)
+        assert (found["effect"], found["rule"], len(found["answers"])) == ("Permit", "path", 3)
+        assert found["over"] == ["user alice", "record r1", "user bob", "record r2"]
+        labelled(bundle, r1=1, r2=1)
+        eventually(lambda: pdp.decides(json.loads(lines[0])) is False)
+        asyncio.run(play(pdp.ask(EVALUATION, lines[0].encode()).headers["x-policy-revision"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--labels", "read=view"),
+        ("--labels", "read=view", "--labels", "append=", "--labels", "write=edit"),
+        ("--labels", "read=view", "--labels", "append=view", "--labels", "write=edit"),
+        ("--labels", "reads=view"),
+        (*LABELS, "--labels", "own=edit"),
+        (*LABELS, "--roles", "role"),
+    ],
+)
+def test_labels_are_declared_for_each_mode(penstock: Shell, words: tuple[str, ...]) -> None:
+    bundle = lay_out(penstock)
+    point = ("--fabric", "embedded", "--key", "pdp1.key", "--owner", "hospital", "--credential", "pep.cert")
+    ran = penstock("pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", *point, *words)
+    assert (ran.status, ran.out) == (2, "")
+
+
+def test_a_shared_cache_answers_when_the_decision_point_is_gone(penstock: Shell, server: NatsServer) -> None:
+    bundle = lay_out(penstock)
+    penstock.ok("key", "new", "cache.key", "--name", "cache")
+    words = [
+        *("pep", "serve-cache", "--fabric", server.url, "--fabric-prefix", f"cli{id(server) % 1000}"),
+        *("--key", "cache.key", "--owner", "hospital", "--credential", "pdp1.cert", "--credential", "pep.cert"),
+    ]
+    cache = Copy([*words, "--max-age", "60s", "-o", "json"], stdout=subprocess.PIPE, text=True)
+    with bounded(cache):
+        assert cache.stdout is not None
+        assert json.loads(cache.stdout.readline())["fabric"] == server.url
+
+        async def heartbeats() -> None:
+            async with (
+                asyncio.timeout(LONGEST),
+                await NatsFabric.connect(server.url, prefix=f"cli{id(server) % 1000}") as fabric,
+                await fabric.subscribe(UpdateTopics().updates) as beats,
+            ):
+                # The first can have been on its way before.
+                await anext(aiter(beats))
+                await anext(aiter(beats))
+
+        with serving_on(bundle, server, "pdp1", "--lifetime", "1h"):
+            # A cache follows a decision point after its first answer, from the next heartbeat on.
+            penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s"))
+            asyncio.run(heartbeats())
+            penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s"))
+        asked = penstock.ok(*asking(server, *DOCTOR, "--timeout", "30s", "-o", "json"))
+        [answer] = json.loads(asked.out)["answers"]
+        assert answer["point"] == str(open_key("pdp1.key", None).principal)
+        assert penstock(*asking(server, *DOCTOR[:-1], "subject.role=nurse", "--timeout", "200ms")).status == 1
+        cache.send_signal(signal.SIGTERM)
+        assert cache.wait(LONGEST) == 0
+    for fabric in ((), ("--fabric", "embedded")):
+        ran = penstock("pep", "serve-cache", "--key", "cache.key", *fabric)
+        assert (ran.status, "cli.usage" in ran.err) == (2, True)
 
 
 def test_who_may_ask_and_who_may_answer(penstock: Shell, server: NatsServer) -> None:

@@ -1,6 +1,9 @@
-"""`penstock pep`: ask decision points for decisions, as an enforcement point does."""
+"""`penstock pep`: ask decision points for decisions, as an enforcement point does, and cache their answers."""
 
 import asyncio
+import json
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -8,19 +11,21 @@ from typing import Final
 import click
 
 from penstock.apps.answer_links import AnswerLinks
-from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option
-from penstock.apps.cli.shared.decision_options import FabricOptions, read_resource
+from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option, wants_data
+from penstock.apps.cli.shared.decision_options import EMBEDDED, DropNotes, FabricOptions, log_line, read_resource
 from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook, load_names
 from penstock.apps.cli.shared.options import Duration, KeyOptions, NamesOption
 from penstock.apps.cli.shared.session import Verbs
+from penstock.apps.cli.shared.terminal import show
 from penstock.authority.decisions.enforcement_point import AskPath, EnforcementPoint, PointAddress
 from penstock.authority.decisions.messages import AccessAnswer
 from penstock.authority.decisions.modes import AnswerMode, AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity, read_question
 from penstock.authority.decisions.recycling import Recycled
-from penstock.authority.decisions.secondary_point import SecondaryPoint, explain_recycled
+from penstock.authority.decisions.secondary_point import MAX_AGE, SecondaryPoint, SecondarySettings, explain_recycled
+from penstock.authority.decisions.shared_cache import SharedCache
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.syntax.json.requests import Json, read_json
@@ -275,7 +280,7 @@ def explain(options: _Explain) -> CommandAnswer:
         error = RefusedError(
             "pep.not-recycled",
             "no answer follows from these: an enforcement point would ask",
-            hint="ask more questions with --after; decision points declare roles with `pdp serve --roles`",
+            hint="ask more questions with --after; decision points declare `pdp serve --roles` or `--labels`",
         )
         return CommandAnswer({"recycled": False}, (), error)
     return CommandAnswer(
@@ -313,3 +318,62 @@ async def _recycled(
             for one in asked:
                 await point.ask(one)
             return secondary.find(question)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pep serve-cache`: a cache of answers for all enforcement points.
+
+
+@option_class
+class _Cache:
+    key: KeyOptions
+    fabric: FabricOptions
+    max_age: float = option(
+        "--max-age",
+        type=Duration(_LONGEST, above=0.0),
+        default=f"{MAX_AGE:g}s",
+        show_default=True,
+        metavar="DURATION",
+        help="Use the answers of a decision point only while its last heartbeat is younger than this.",
+    )
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    pep,
+    example="""
+penstock pep serve-cache --fabric nats://localhost:4222 --key cache.key --owner hospital --credential points.certs \\
+  --credential askers.certs
+""",
+)
+def serve_cache(options: _Cache) -> None:
+    """Answer what was asked before over a fabric, with the decision points' own answers and signatures, until stopped.
+
+    The cache learns from requests and answers that pass on the fabric, and follows the decision points' updates and
+    heartbeats: an answer that may not hold any more is dropped. Enforcement points need not know of it, and believe the
+    signatures of the decision points alone. It answers those who may ask, and keeps the answers of those who may
+    decide, by the certificates in --credential. --key only signs its reports on what updates dropped. It prints a line
+    when it is ready.
+    """
+    key, names = options.key.open(), load_names(options.names.names_file)
+    if options.fabric.fabric in (None, EMBEDDED):
+        raise MalformedError("cli.usage", "a cache for others needs their fabric", hint="give --fabric nats://…")
+    asyncio.run(_cached(options, key, names))
+
+
+async def _cached(options: _Cache, key: SigningKey, names: NameBook) -> None:
+    rights = options.fabric.rights(options.fabric.owner_of(names, key.principal))
+    settings = SecondarySettings(max_age=options.max_age, note=DropNotes(log_line, time.monotonic))
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with options.fabric.opened() as fabric:
+        if fabric is None:
+            return
+        async with SharedCache(fabric, key, rights, settings=settings):
+            place = options.fabric.fabric
+            as_data = json.dumps({"cache": str(key.principal), "fabric": place})
+            # One line, because the program that started it waits for it.
+            show([as_data if wants_data() else f"✓ {key.principal.short} answers what was asked before over {place}"])
+            await stopped.wait()

@@ -4,20 +4,26 @@ A decision over a fabric is recorded before its answer is sent, as one over HTTP
 root of the bundle, with the bundle's revision and the newest modification time of its files.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import TypeAlias
 
 from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.service import DecisionService
 from penstock.authority.decisions.coverage import Coverage, covered
 from penstock.authority.decisions.decision_point import PointDecision
-from penstock.authority.decisions.messages import PolicyRevision, RecyclingClass
-from penstock.authority.decisions.questions import AccessQuestion, facts_of
+from penstock.authority.decisions.messages import PolicyRevision, RecyclingClass, RoleRecycling
+from penstock.authority.decisions.policy_changes import EVERYTHING, bounded, policy_changes
+from penstock.authority.decisions.questions import AccessQuestion, Properties, facts_of
+from penstock.authority.decisions.updates import PolicyChange, ResourceChange
 from penstock.policy.engine.lookup import Context
 from penstock.policy.language.requests import Key
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.residual.request_sets import AnswerSets
+
+KnownEntities: TypeAlias = Mapping[str, Mapping[str, Properties]]
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,34 @@ class BundleSource:
     def _is_known(self, key: Key) -> bool:
         return (key.category, key.id) in self._known
 
+    def changes_since(self, older: "BundleSource") -> tuple[PolicyChange, ...]:
+        """Return for which requests another bundle's answers may differ from the ones of this."""
+        before, after = older.bundle, self.bundle
+        # As texts, because `True == 1`.
+        if repr((before.entities.subjects, before.entities.actions)) != repr(
+            (after.entities.subjects, after.entities.actions)
+        ):
+            return EVERYTHING
+        roles = self.settings.recycling.attribute if isinstance(self.settings.recycling, RoleRecycling) else None
+        changes = policy_changes(before.root, after.root, before.sources, after.sources, roles)
+        return bounded((*changes, *_resource_changes(before.entities.resources, after.entities.resources)))
+
     def coverage(self) -> Coverage:
         """Return the keys of the requests that the bundle can resolve."""
         return self.settings.coverage or covered(self.bundle.root, self.bundle.sources)
+
+
+def _resource_changes(before: KnownEntities, after: KnownEntities) -> Iterator[ResourceChange]:
+    for kind in sorted(before.keys() | after.keys()):
+        old, new = before.get(kind, {}), after.get(kind, {})
+        if _names(old) != _names(new):
+            # A name that one resource has is not taken from questions about any other that is known.
+            yield ResourceChange(kind)
+            continue
+        for name in sorted(old.keys() | new.keys()):
+            if repr(old.get(name)) != repr(new.get(name)):
+                yield ResourceChange(kind, name, exact=True)
+
+
+def _names(known: Mapping[str, Properties]) -> set[str]:
+    return {name for properties in known.values() for name in properties}

@@ -10,6 +10,7 @@
 - `decision_point` answers requests on a fabric and over links.
 - `enforcement_point` asks, and believes only who may decide.
 - `links` is the port for authenticated links between points.
+- `policy_changes` finds out for which requests changed policies may give another answer.
 - `policy_feed` publishes the updates and heartbeats of a decision point.
 - `secondary_point` is the cache of answers beside an enforcement point.
 - `shared_cache` is a cache of answers in the event service, for all enforcement points.

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from penstock.authority.decisions.messages import PolicyRevision
+from penstock.authority.decisions.policy_changes import EVERYTHING
 from penstock.authority.decisions.updates import (
     PolicyChange,
-    ResourceChange,
     UpdateAuthor,
     UpdateResult,
     UpdateTopics,
@@ -31,7 +31,6 @@ from penstock.model.principals import Principal
 
 PERIOD: Final = 1.0
 """Seconds between heartbeats."""
-_EVERYTHING: Final = (ResourceChange(),)
 
 
 class PolicyFeed:
@@ -76,7 +75,7 @@ class PolicyFeed:
             await self._writer.close()
 
     async def replace(
-        self, policies: Iterable[PolicyRevision], changes: Iterable[PolicyChange] = _EVERYTHING
+        self, policies: Iterable[PolicyRevision], changes: Iterable[PolicyChange] = EVERYTHING
     ) -> list[bytes]:
         """Announce that other policies decide now, and for which resources that may matter.
 

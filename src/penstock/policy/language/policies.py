@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import MalformedError, did_you_mean
 from penstock.policy.language.datatypes import BOOLEAN, Bag, DataType, Function, Kind, Value
 from penstock.policy.language.functions import FUNCTIONS, V1, V3, WITHIN, kinds_text
 from penstock.policy.language.requests import Key, key_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,11 +388,16 @@ def _like(version: str, pattern: str) -> bool:
 
 def designators(part: object) -> Iterator[Designator]:
     """Yield the attributes that policies, or parts of them, can use, without those of referenced policies."""
-    if isinstance(part, Designator):
+    return parts_of(part, Designator)
+
+
+def parts_of(part: object, kind: type[T]) -> Iterator[T]:
+    """Yield the parts of this kind in policies, or parts of them, without those of referenced policies."""
+    if isinstance(part, kind):
         yield part
     elif isinstance(part, Mapping):
-        yield from chain.from_iterable(map(designators, part.values()))
+        yield from chain.from_iterable(parts_of(one, kind) for one in part.values())
     elif isinstance(part, Sequence) and not isinstance(part, str | bytes):
-        yield from chain.from_iterable(map(designators, part))
+        yield from chain.from_iterable(parts_of(one, kind) for one in part)
     elif is_dataclass(part):
-        yield from chain.from_iterable(designators(getattr(part, one.name)) for one in fields(part))
+        yield from chain.from_iterable(parts_of(getattr(part, one.name), kind) for one in fields(part))

@@ -8,8 +8,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +26,12 @@ from penstock.apps.cli.shared.commands import (
     output_option,
     wants_data,
 )
-from penstock.apps.cli.shared.decision_options import FabricOptions, public_key
+from penstock.apps.cli.shared.decision_options import DropNotes, FabricOptions, log_line, public_key
+from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import load_names
 from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, open_key, passphrase_option
-from penstock.apps.cli.shared.session import CommandSession, Verbs, aside
+from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import show
 from penstock.apps.http.bundles import Bundle, load
 from penstock.apps.http.decision_source import BundleSource, PointSettings
@@ -48,7 +47,7 @@ from penstock.apps.http.service import (
 from penstock.authority.decisions.authzen_events import EventDecisionPoint
 from penstock.authority.decisions.coverage import resources
 from penstock.authority.decisions.decision_point import AskRate, PolicyDecisionPoint
-from penstock.authority.decisions.messages import RoleRecycling
+from penstock.authority.decisions.messages import LabelRecycling, RecyclingClass, RoleRecycling
 from penstock.authority.decisions.policy_feed import PolicyFeed
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
@@ -73,26 +72,6 @@ def pdp() -> None:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `penstock pdp serve`: run the decision service over HTTP, and as a decision point on a fabric.
-
-
-#: seconds in which requests that are dropped for one reason are reported once
-_NOTED: Final = 60.0
-
-
-class DropNotes:
-    """Report why requests are dropped, each code once a minute: strangers must not be able to fill the log."""
-
-    def __init__(self, note: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._note = note
-        self._clock = clock
-        self._noted: dict[str, float] = {}
-
-    def __call__(self, error: PenstockError) -> None:
-        """Report an error, or not."""
-        now = self._clock()
-        if now - self._noted.get(error.code, -inf) >= _NOTED:
-            self._noted[error.code] = now
-            self._note(f"requests or answers are dropped: {error.code}")
 
 
 @option_class
@@ -134,6 +113,13 @@ class _PointOptions:
         metavar="ATTRIBUTE",
         help="Declare that the policies are a union over exactly the roles in this attribute of the subject.",
     )
+    labels: tuple[str, ...] = option(
+        "--labels",
+        multiple=True,
+        metavar="MODE=ACTION[,ACTION]",
+        help="Declare that the policies are Bell–LaPadula with fixed labels, in which these actions read, append or "
+        "write. Give it for each of the three modes.",
+    )
     no_sets: bool = option(
         "--no-sets", is_flag=True, help="Do not say for which other requests an answer holds, which discloses policies."
     )
@@ -157,9 +143,26 @@ class _PointOptions:
             raise MalformedError("cli.usage", "--cover is TYPE or TYPE:ID")
         return PointSettings(
             resources(*patterns) if patterns else None,
-            None if self.roles is None else RoleRecycling(self.roles),
+            self._declared(),
             sets=not self.no_sets,
         )
+
+    def _declared(self) -> RecyclingClass | None:
+        """Return what the policies are declared to be. Raises `MalformedError` (`cli.usage`, `evolution.malformed`)."""
+        if not self.labels:
+            return None if self.roles is None else RoleRecycling(self.roles)
+        if self.roles is not None:
+            raise MalformedError("cli.usage", "policies are a union over roles (--roles), or compare --labels")
+        modes: dict[str, frozenset[str]] = {}
+        for written in self.labels:
+            mode, actions = split_pair(written, "MODE=ACTION")
+            modes[mode] = modes.get(mode, frozenset()) | {*filter(None, actions.split(","))}
+        if modes.keys() != {"read", "append", "write"} or not all(modes.values()):
+            hint = "such as --labels read=view --labels append=log --labels write=edit,remove"
+            raise MalformedError("cli.usage", "--labels says which actions read, append and write", hint=hint)
+        declared = LabelRecycling(modes["read"], modes["append"], modes["write"])
+        declared.verify_fields()
+        return declared
 
     @asynccontextmanager
     async def opened(
@@ -195,21 +198,25 @@ class _PointOptions:
                 lifetime=self.lifetime,
                 rate=AskRate(self.rate, 2 * self.rate),
                 links=links,
-                note=DropNotes(_note, time.monotonic),
+                note=DropNotes(log_line, time.monotonic),
             ) as point,
             self._events(service, key),
         ):
             said = ", ".join(filter(None, (self.fabric.fabric, links.address)))
-            _note(f"{key.principal.short} answers requests over {said}")
+            log_line(f"{key.principal.short} answers requests over {said}")
 
             async def changed(bundle: Bundle) -> None:
+                nonlocal source
                 newer = BundleSource(service, bundle, settings)
                 try:
                     if feed is not None:
-                        # Caches drop what they have before anything is answered by the new revision.
-                        await feed.replace(newer.rests_on)
+                        # Comparing large policies must not keep heartbeats waiting.
+                        changes = await asyncio.to_thread(newer.changes_since, source)
+                        # Caches drop what may differ before anything is answered by the new revision.
+                        await feed.replace(newer.rests_on, changes)
                 except PenstockError as error:
-                    _note(f"the update could not be sent, caches notice it by the next heartbeat: {error.code}")
+                    log_line(f"the update could not be sent, caches notice it by the next heartbeat: {error.code}")
+                source = newer
                 await point.replace(newer)
 
             yield changed
@@ -346,13 +353,9 @@ def serve(options: _Serve) -> None:
     async def run() -> None:
         async with options.point.opened(service, anyone=options.anyone) as changed:
             config = ServiceConfig(host, port, options.bundle, options.watch, tls)
-            await RunningService(service, config, _note, changed).run(ready)
+            await RunningService(service, config, log_line, changed).run(ready)
 
     asyncio.run(run())
-
-
-def _note(line: str) -> None:
-    aside(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")
 
 
 def _address(text: str) -> tuple[str, int]:

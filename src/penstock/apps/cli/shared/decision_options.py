@@ -1,7 +1,9 @@
-"""Options of decision and enforcement points on a fabric: the fabric, the owner of the decisions, and certificates."""
+"""Options of decision and enforcement points on a fabric: the fabric, the owner, certificates; and what they log."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +12,12 @@ from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.files import read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import WHO, nats_login, nats_login_option
+from penstock.apps.cli.shared.session import aside
 from penstock.authority.decisions.cloud_events import read_key_id
 from penstock.authority.decisions.questions import Entity
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import PublicKey
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
@@ -78,6 +81,31 @@ class FabricOptions:
     def rights(self, owner: Principal) -> DecisionRights:
         """Return the rights that the certificates give. Raises as `load_credentials`."""
         return DecisionRights(owner, load_credentials(self.certificates))
+
+
+#: seconds in which requests that are dropped for one reason are reported once
+_NOTED: Final = 60.0
+
+
+class DropNotes:
+    """Report why requests are dropped, each code once a minute: strangers must not be able to fill the log."""
+
+    def __init__(self, note: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._note = note
+        self._clock = clock
+        self._noted: dict[str, float] = {}
+
+    def __call__(self, error: PenstockError) -> None:
+        """Report an error, or not."""
+        now = self._clock()
+        if now - self._noted.get(error.code, -inf) >= _NOTED:
+            self._noted[error.code] = now
+            self._note(f"requests or answers are dropped: {error.code}")
+
+
+def log_line(line: str) -> None:
+    """Print a line with the time on standard error."""
+    aside(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")
 
 
 def read_resource(text: str, what: str) -> Entity:
