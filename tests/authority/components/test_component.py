@@ -37,7 +37,7 @@ from penstock.authority.components.samples import (
     sample_bytes,
     sample_key,
 )
-from penstock.authority.components.topics import TopicInstance, TopicKind, topic_name
+from penstock.authority.components.topics import TopicInstance, TopicKind, TopicLevels, topic_name
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import SigningKey
@@ -228,6 +228,31 @@ async def test_a_role_ends_with_what_it_relies_on(w: World) -> None:
         assert pep.configuration is None
         assert [error.code for error in pep.ends] == ["component.role-lost"]
         assert [*p.registry.members] == ["pdp1"]
+
+
+@world
+async def test_others_learn_of_a_crash_after_the_lease(w: World) -> None:
+    levels = TopicLevels(lease=6)
+    async with w.pap(*NAMES, levels=levels), w.component("pdp1", "DR(1)") as pdp:
+        gone: list[str] = []
+
+        async def departed(component: str) -> None:
+            gone.append(component)
+
+        pdp.departed = departed
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.write(TopicKind.QPEP, RequiredNames(("account/read",)))
+        for _ in range(10):
+            await w.clock.advance(2)
+        assert gone == []
+        # It crashes: nothing is closed, and nobody says that it is alive.
+        for task in list(pep._tasks):
+            task.cancel()
+        await w.clock.advance(7)
+        await w.settle()
+        assert gone == ["pep1"]
+        await pep.close()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,7 +152,7 @@ def test_a_content_belongs_to_its_topics(topic: str, content: SampleContent) -> 
     for kind, contents in CONTENTS.items():
         if not isinstance(content, contents):
             with pytest.raises(MalformedError, match=r"component\.sample"):
-                read_sample(written(sample(f"{kind}_1", content)))
+                written(sample(f"{kind}_1", content))
 
 
 @pytest.mark.parametrize("place", range(len(EXAMPLES)))
@@ -208,7 +209,15 @@ def test_junk_is_malformed(junk: bytes) -> None:
 )  # fmt: skip
 def test_fields_that_do_not_fit_are_refused(wrong: ComponentSample) -> None:
     with pytest.raises(MalformedError):
-        read_sample(written(wrong))
+        written(wrong)
+    body = msgspec.msgpack.encode(wrong, order="deterministic")
+    with pytest.raises(MalformedError):
+        read_sample(b"\0\0" + body + bytes(64))
+
+
+def test_a_sample_that_would_not_be_read_is_not_signed() -> None:
+    with pytest.raises(MalformedError, match=r"component\.sample"):
+        written(sample("APEP_1", AppliedTime(2, 7)))
 
 
 def test_a_sample_that_no_fabric_carries_is_refused() -> None:

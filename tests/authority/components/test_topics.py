@@ -137,6 +137,7 @@ def test_table_3() -> None:
         {"tp1": Priority.LOW, "tp3": Priority.HIGH},
         {"lifespan": 0},
         {"lifespan": FOREVER},
+        {"lease": 0},
     ],
 )
 def test_levels_that_break_equations_3_and_4_are_refused(wrong: dict[str, float | Priority]) -> None:

@@ -207,7 +207,7 @@ class AdministrationComponent:
         async with self._lock:
             await self._claim()
             number = self.registry.number + 1
-            time = self.now() + self.settings.notice if expected is None else expected
+            time = self.now() + self.settings.notice if expected is None else float(expected)
             await self._commit(ReconfigurationPlan(number, time, dict(roles), reason=reason))
             await self._follow_table()
             await self._announce(number)

@@ -39,6 +39,7 @@ from penstock.authority.components.samples import (
     sample_key,
 )
 from penstock.authority.components.topics import (
+    LEASED,
     REPLIES,
     REQUESTS,
     ComponentKind,
@@ -130,6 +131,8 @@ class Component:
         self._last_number = 0
         #: requests of this component by number: when they were sent
         self._sent: OrderedDict[int, float] = OrderedDict()
+        #: which component writes as which writer of the fabric, on topics with a lease
+        self._written_by: dict[tuple[TopicInstance, bytes], str] = {}
         self._held: list[VerifiedSample] = []
         self._applied = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,6 +153,9 @@ class Component:
 
     async def superseded(self, numbers: list[int]) -> None:
         """Ask again: these requests were sent after the expected time, but under the old configuration."""
+
+    async def departed(self, component: str) -> None:
+        """Handle that another component has crashed or closed: a writer of QPEP or QPDP, if these have a lease."""
 
     async def leaving(self) -> None:
         """Say goodbye before the topics are closed."""
@@ -231,6 +237,8 @@ class Component:
             await self._open(self._certificate.topics, configuration.levels)
             await self.prepare(configuration)
             await self.configured(configuration)
+            if configuration.lease and any(instance.kind in LEASED for instance in self._publishers):
+                self._begin("saying that it is alive", self._stay_alive(configuration.lease / 3))
         except BaseException:
             await self.close()
             raise
@@ -302,11 +310,28 @@ class Component:
             await self._subscribe(instance)
 
     async def _subscribe(self, instance: TopicInstance) -> None:
+        leased = instance.kind in LEASED and self.configuration is not None and self.configuration.lease
         self._readers[instance] = await self._fabric.subscribe(
             topic_name(self.settings.domain, instance),
             keys=self.keys_of(instance),
             callback=partial(self._hear, instance),
+            on_writer=partial(self._watch, instance) if leased else None,
         )
+
+    async def _stay_alive(self, period: float) -> None:
+        while self._timeline is not None:
+            await self._clock.sleep(period)
+            for instance, publisher in list(self._publishers.items()):
+                if instance.kind in LEASED:
+                    try:
+                        await publisher.alive()
+                    except PenstockError as error:
+                        self._note(error)
+
+    def _watch(self, instance: TopicInstance, source: bytes, there: bool) -> None:
+        component = None if there else self._written_by.pop((instance, source), None)
+        if component is not None:
+            self._begin(f"{component} is gone", self.departed(component))
 
     async def refilter(self, kind: TopicKind) -> None:
         """Read what `keys_of` says now of all topics of a kind."""
@@ -412,6 +437,8 @@ class Component:
     async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
         try:
             found = self._verifier.verify(sample.data, instance, sample.key, sample.writer, self.now())
+            if instance.kind in LEASED:
+                self._written_by[instance, sample.writer] = found.writer.id
             await self._handle(found)
         except PenstockError as error:
             self._refuse(error)

@@ -35,6 +35,7 @@ from penstock.authority.components.topics_lists import parse_role, role_text
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.fabric import FOREVER
 from penstock.model.principals import Principal
 from penstock.roles.credentials import accepted, read_role_certificate
 from penstock.roles.engine import (
@@ -224,8 +225,9 @@ class DomainRegistry:
             row.combining,
             row.priorities,
             row.policies,
-            levels.lifespan,
-            (levels.lb1, levels.lb2, levels.lb3),
+            float(levels.lifespan),
+            (float(levels.lb1), float(levels.lb2), float(levels.lb3)),
+            0.0 if levels.lease == FOREVER else float(levels.lease),
             join=join_id(sample),
             role_changes=tuple(canonical(change_to_sexp(one)) for one in (*ended, *trial, activate)),
         )

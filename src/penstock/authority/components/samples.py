@@ -138,6 +138,8 @@ class Configuration(_Content, frozen=True, tag="conf"):
     lifespan: float = 5.0
     #: LB1, LB2 and LB3 in seconds
     budgets: tuple[float, float, float] = (0.05, 0.5, 5.0)
+    #: seconds after which a writer of QPEP or QPDP counts as gone; 0 for never
+    lease: float = 0.0
     #: by topic: its key, sealed to the component's box key
     topic_keys: dict[str, bytes] = {}
     #: the request that this answers, as `join_id` gives it
@@ -158,7 +160,7 @@ class Configuration(_Content, frozen=True, tag="conf"):
     def levels(self) -> TopicLevels:
         """The values of Table 3. Raises `MalformedError` (`component.levels`)."""
         lb1, lb2, lb3 = self.budgets
-        return TopicLevels(lb1=lb1, lb2=lb2, lb3=lb3, lifespan=self.lifespan)
+        return TopicLevels(lb1=lb1, lb2=lb2, lb3=lb3, lifespan=self.lifespan, lease=self.lease or math.inf)
 
 
 class Reconfiguration(_Content, frozen=True, tag="reconf"):
@@ -446,8 +448,12 @@ _decode: Final = msgspec.msgpack.Decoder(ComponentSample).decode
 
 
 def sample_bytes(sample: ComponentSample, certificate: bytes, key: Signer) -> bytes:
-    """Sign a sample, and return it as it travels. Raises `LimitError` (`component.limit`)."""
+    """Sign a sample, and return it as it travels.
+
+    Raises `LimitError` (`component.limit`), and as `read_sample`: a sample that cannot be read is not signed.
+    """
     body = _encode(sample)
+    _read_body(body)
     whole = b"".join((_LENGTH.pack(len(certificate)), certificate, body, key.sign(_PREFIX + body)))
     if len(whole) > FABRIC_BYTES:
         raise LimitError(
@@ -480,6 +486,10 @@ def read_sample(data: bytes) -> UnverifiedSample:
         raise _malformed("it is too short")
     begin = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     certificate, body, signature = data[_LENGTH.size : begin], data[begin:-_SIGNATURE], data[-_SIGNATURE:]
+    return UnverifiedSample(_read_body(body), certificate, body, signature)
+
+
+def _read_body(body: bytes) -> ComponentSample:
     try:
         sample = _decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -493,7 +503,7 @@ def read_sample(data: bytes) -> UnverifiedSample:
     if not isinstance(content, CONTENTS[sample.instance.kind]):  # (3)
         raise _malformed(f"its content is not one of {sample.topic}")
     content.verify_fields()
-    return UnverifiedSample(sample, certificate, body, signature)
+    return sample
 
 
 def _check_names(domain: str, component: str) -> None:

@@ -115,6 +115,8 @@ TOPICS: Final[Mapping[TopicKind, TopicType]] = {
 JOINING_TOPICS: Final = frozenset({TopicKind.JOIN, TopicKind.CONF})
 REQUESTS: Final = frozenset({TopicKind.DREQ, TopicKind.IREQ})
 REPLIES: Final = frozenset({TopicKind.DREP, TopicKind.IREP})
+#: topics whose readers learn that a writer is gone
+LEASED: Final = frozenset({TopicKind.QPEP, TopicKind.QPDP})
 _DECIDING: Final = REQUESTS | REPLIES
 
 
@@ -140,6 +142,9 @@ _APPLIED: Final = {kind: TopicKind(f"A{kind}") for kind in _RECONFIGURED}
 class TopicLevels:
     """The values that a domain chooses for Table 3: three latency budgets, three priorities, and LS, in seconds.
 
+    `lease` is ours: after so many seconds without a word of a PEP or PDP, others know that it has crashed. Without one
+    nobody says that it is alive, and nobody learns of a crash.
+
     Raises `MalformedError` (`component.levels`) unless LB3 > LB2 > LB1 >= 0, TP1 > TP2 > TP3, and LS > 0.
     """
 
@@ -151,6 +156,7 @@ class TopicLevels:
     tp3: Priority = Priority.LOW
     #: the longest time that a request or a reply is valid: the request time-out
     lifespan: float = 5.0
+    lease: float = FOREVER
 
     def __post_init__(self) -> None:
         if not FOREVER > self.lb3 > self.lb2 > self.lb1 >= 0:  # equation (3)
@@ -158,8 +164,8 @@ class TopicLevels:
         ranks = [*Priority]
         if not ranks.index(self.tp1) > ranks.index(self.tp2) > ranks.index(self.tp3):  # equation (4)
             raise _levels("transport priorities are TP1 > TP2 > TP3")
-        if not 0 < self.lifespan < FOREVER:
-            raise _levels("the lifespan of requests is a number of seconds")
+        if not 0 < self.lifespan < FOREVER or not self.lease > 0:
+            raise _levels("the lifespan of requests and a lease are numbers of seconds")
 
 
 def _levels(message: str) -> MalformedError:
@@ -190,6 +196,7 @@ def qos_of(kind: TopicKind, levels: TopicLevels) -> Qos:
         lifespan=levels.lifespan if deciding else FOREVER,
         latency_budget=budget,
         priority=priority,
+        lease=levels.lease if kind in LEASED else FOREVER,
     )
 
 
