@@ -6,19 +6,25 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from tests.authority.decisions.kit import PDP, PEP
 from tests.authority.decisions.test_authzen_events import decide, failed
 
-from penstock.authority.decisions.authzen_conformance import DecisionPointSuite, EnforcementPointSuite, question
+from penstock.authority.decisions.authzen_conformance import (
+    DecisionPointSuite,
+    EnforcementPointSuite,
+    ProblemError,
+    question,
+)
 from penstock.authority.decisions.authzen_events import (
     DECISION,
     EventDecisionPoint,
     EventEnforcementPoint,
     EventMessage,
 )
-from penstock.authority.decisions.authzen_nats import NatsEvents
+from penstock.authority.decisions.authzen_nats import CONFORMANCE, NatsEvents
 from penstock.authority.decisions.cloud_events import read_event, sign_event
-from penstock.errors import MalformedError
+from penstock.errors import FailedError, MalformedError
 from penstock.policy.syntax.json.requests import Json
 from penstock.testing.nats import NatsServer
 
@@ -58,6 +64,28 @@ def test_our_enforcement_point_passes(server: NatsServer) -> None:
         async with transport.be_asked(conclude):
             suite = EnforcementPointSuite(transport, PDP, PEP.public, make_ask=transport.make_ask)
             assert failed(await suite.results()) == set()
+
+    run(server, test)
+
+
+def test_a_driver_that_answers_junk_fails_the_checks(server: NatsServer) -> None:
+    async def test(transport: NatsEvents) -> None:
+        suite = EnforcementPointSuite(transport, PDP, PEP.public, make_ask=transport.make_ask)
+        with pytest.raises(FailedError, match=r"fabric\.unreachable"):
+            await suite.concludes()
+        client = Client()
+        await client.connect(server.url)
+
+        async def junk(message: Msg) -> None:
+            await message.respond(b"[" * 100_000)
+
+        try:
+            await client.subscribe(CONFORMANCE, cb=junk)
+            await client.flush()
+            with pytest.raises(ProblemError, match="did not return a `decision`"):
+                await suite.concludes()
+        finally:
+            await client.close()
 
     run(server, test)
 

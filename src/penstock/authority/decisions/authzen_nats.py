@@ -92,16 +92,19 @@ class NatsEvents:
     # --- tests of enforcement points ----------------------------------------------------------------------------
 
     async def make_ask(self, question: Mapping[str, Json]) -> Json:
-        """Let the enforcement point under test ask a question, and return what it concluded.
+        """Let the enforcement point under test ask a question, and return what it concluded; None if it is not JSON.
 
-        Raises `FailedError` (`fabric.unreachable`).
+        Raises `FailedError` (`fabric.unreachable`) if nobody answers.
         """
         client = await self._link.client()
         try:
             answer = await client.request(CONFORMANCE, json.dumps(question).encode(), timeout=self._link.timeout)
-            found: Json = json.loads(answer.data)
         except Exception as error:
             raise self._link.unreachable(error) from error
+        try:
+            found: Json = json.loads(answer.data)
+        except (ValueError, RecursionError):
+            return None
         return found
 
     @asynccontextmanager
