@@ -3,10 +3,11 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from tests.apps.node_kit import LONGEST, bounded, eventually
 from tests.apps.pdp_kit import EVALUATION, Serving, serving
 from tests.copies import Copy
 
+from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.decision_options import DropNotes
 from penstock.apps.cli.shared.options import open_key
 from penstock.authority.decisions.coverage import request_key
 from penstock.authority.decisions.decision_point import TOPICS
-from penstock.authority.decisions.enforcement_point import EnforcementPoint
+from penstock.authority.decisions.enforcement_point import AskPath, EnforcementPoint, PointAddress
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.authority.decisions.rights import DecisionRights
@@ -31,6 +33,7 @@ from penstock.errors import RefusedError
 from penstock.fabric import Sample
 from penstock.fabric.nats import NatsFabric
 from penstock.testing.nats import NatsServer
+from penstock.testing.server_process import free_ports
 
 POLICY = """namespace ward {{
     attribute kind {{ category = resource id = "urn:penstock:authzen:resource-type" type = string }}
@@ -80,9 +83,9 @@ def serving_on(bundle: Path, server: NatsServer, who: str, *more: str) -> Iterat
 
 
 @contextmanager
-def doomed(bundle: Path, server: NatsServer, who: str) -> Iterator["subprocess.Popen[str]"]:
+def doomed(bundle: Path, server: NatsServer, who: str, *more: str) -> Iterator["subprocess.Popen[str]"]:
     """Run `penstock pdp serve` until it is killed."""
-    words = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *point(server, who)]
+    words = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *point(server, who), *more]
     process = Copy(words, stdout=subprocess.PIPE, text=True)
     with bounded(process):
         assert process.stdout is not None
@@ -321,8 +324,9 @@ def test_rights_on_decisions_are_shown_and_checked(penstock: Shell) -> None:
 
 
 def test_nothing_hangs_and_nothing_is_permitted_when_processes_are_killed(penstock: Shell) -> None:
-    bundle = lay_out(penstock)
-    ids = count(7)
+    """On all three paths: kill an enforcement point, decision points and the NATS server, each in mid-request."""
+    bundle, ids = lay_out(penstock), count(7)
+    places = {who: f"127.0.0.1:{port}" for who, port in zip(("pdp1", "pdp2"), free_ports(2), strict=True)}
 
     def doctor() -> AccessQuestion:
         """Return a question that nobody has asked."""
@@ -336,15 +340,12 @@ def test_nothing_hangs_and_nothing_is_permitted_when_processes_are_killed(pensto
             assert time.monotonic() - began < 20
             return error.code
 
-    async def until(enforcing: EnforcementPoint, *, permitted: bool) -> None:
-        async with asyncio.timeout(60):
-            while isinstance(found := await outcome(enforcing, doctor()), str) is permitted:
-                await asyncio.sleep(0.01)
-            assert isinstance(found, str) or found.permits()
-
     async def play(server: NatsServer) -> None:
-        rights = DecisionRights(open_key("hospital.key", None).principal, load_credentials(["pdp1.cert", "pdp2.cert"]))
+        owner = open_key("hospital.key", None).principal
+        rights = DecisionRights(owner, load_credentials(["pdp1.cert", "pdp2.cert"]))
         key, prefix = open_key("pep.key", None), f"cli{id(server) % 1000}"
+        points = [PointAddress(place, open_key(f"{who}.key", None).principal) for who, place in places.items()]
+        paths: dict[AskPath, EnforcementPoint] = {}
         passed_on: set[str] = set()
 
         async def see(sample: Sample) -> None:
@@ -356,56 +357,88 @@ def test_nothing_hangs_and_nothing_is_permitted_when_processes_are_killed(pensto
                 while request_key(question) not in passed_on:
                     await asyncio.sleep(0.002)
 
-        async def ask() -> "asyncio.Future[AskedDecision | str]":
-            question = doctor()
-            asked = asyncio.ensure_future(outcome(enforcing, question))
-            await in_flight(question)
+        async def until_permitted(*which: AskPath) -> None:
+            async with asyncio.timeout(60):
+                for path in which or AskPath:
+                    while isinstance(found := await outcome(paths[path], doctor()), str):
+                        await asyncio.sleep(0.01)
+                    assert found.permits()
+
+        async def ask() -> "dict[AskPath, asyncio.Future[AskedDecision | str]]":
+            """Ask on all paths, and wait until the requests are under way."""
+            asked: dict[AskPath, asyncio.Future[AskedDecision | str]] = {}
+            for path, enforcing in paths.items():
+                question = doctor()
+                asked[path] = asyncio.ensure_future(outcome(enforcing, question))
+                if path is AskPath.DIRECT:
+                    await asyncio.sleep(0)  # it has an open link, and has written to it
+                else:
+                    await in_flight(question)
             return asked
 
-        async with (
-            asyncio.timeout(LONGEST),
-            await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as watching,
-            await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0) as fabric,
-            EnforcementPoint(fabric, key, rights, timeout=0.5) as enforcing,
-        ):
+        async with asyncio.timeout(LONGEST), AsyncExitStack() as stack:
+            watching = await stack.enter_async_context(await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0))
             await TOPICS.declare(watching)
             await watching.subscribe(TOPICS.requests, callback=see)
-            with doomed(bundle, server, "pdp1") as first, doomed(bundle, server, "pdp2") as second:
-                await until(enforcing, permitted=True)
-                # An enforcement point dies in the middle of its request, which no policy covers.
-                words = asking(server, *DOCTOR[:5], "invoice:7", "--timeout", "50s")
-                waiting = Copy(words, stdout=subprocess.PIPE, text=True)
-                with bounded(waiting):
-                    await in_flight(AccessQuestion.of(("user", "alice"), "read", ("invoice", "7")))
-                    waiting.kill()
-                    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("", -signal.SIGKILL)
-                await until(enforcing, permitted=True)
-                # Both decision points have a request and have not answered it. One dies, and the other goes on.
+            for path in AskPath:
+                fabric = await stack.enter_async_context(
+                    await NatsFabric.connect(server.url, prefix=prefix, timeout=1.0)
+                )
+                links = await stack.enter_async_context(AnswerLinks(key, owner, "127.0.0.1"))
+                made = EnforcementPoint(fabric, key, rights, path=path, timeout=0.5, links=links, points=points)
+                paths[path] = await stack.enter_async_context(made)
+            with (
+                doomed(bundle, server, "pdp1", "--links", places["pdp1"]) as first,
+                doomed(bundle, server, "pdp2", "--links", places["pdp2"]) as second,
+            ):
+                await until_permitted()
                 for process in (first, second):
                     process.send_signal(signal.SIGSTOP)
+                # Enforcement points die in the middle of a request, one while it opens the link for it.
+                silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                silent.setblocking(False)
+                direct = ("--point", f"127.0.0.1:{silent.getsockname()[1]}=pdp1")
+                for number, more in enumerate(((), ("--straight-back", "127.0.0.1:0"), direct)):
+                    resource = ("record", f"dying-{number}")
+                    words = asking(server, *DOCTOR[:5], ":".join(resource), "--timeout", "50s", *more)
+                    waiting = Copy(words, stdout=subprocess.PIPE, text=True)
+                    with bounded(waiting):
+                        if more is direct:
+                            async with asyncio.timeout(60):
+                                stack.enter_context((await asyncio.get_running_loop().sock_accept(silent))[0])
+                        else:
+                            await in_flight(AccessQuestion.of(("user", "alice"), "read", resource))
+                        waiting.kill()
+                        assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("", -signal.SIGKILL)
+                # Both decision points have requests and have not answered them. One dies, and the other goes on.
                 asked = await ask()
                 first.kill()
                 first.wait(60)
-                assert not asked.done() or await asked == "pep.no-answer"
                 second.send_signal(signal.SIGCONT)
-                await asked
-                await until(enforcing, permitted=True)
+                for found in asked.values():
+                    assert not isinstance(await found, str) or await found == "pep.no-answer"
+                await until_permitted()
                 # The only one that is left dies in the middle of a request.
                 second.send_signal(signal.SIGSTOP)
                 asked = await ask()
                 second.kill()
-                assert await asked == "pep.no-answer"
+                assert {await found for found in asked.values()} == {"pep.no-answer"}
             # One is restarted. The server dies in the middle of a request, and nothing is permitted until it is back.
-            with serving_on(bundle, server, "pdp1") as again:
-                await until(enforcing, permitted=True)
+            with serving_on(bundle, server, "pdp1", "--links", places["pdp1"]) as again:
+                await until_permitted()
                 again.process.send_signal(signal.SIGSTOP)
                 asked = await ask()
                 server.kill()
                 again.process.send_signal(signal.SIGCONT)
-                assert isinstance(await asked, str)
-                assert isinstance(await outcome(enforcing, doctor()), str)
+                assert isinstance(await asked.pop(AskPath.FABRIC), str)
+                for path, found in asked.items():
+                    # These answers do not need the server any more.
+                    assert not isinstance(await found, str) or await found == "pep.no-answer", path
+                assert isinstance(await outcome(paths[AskPath.FABRIC], doctor()), str)
+                assert isinstance(await outcome(paths[AskPath.STRAIGHT_BACK], doctor()), str)
+                await until_permitted(AskPath.DIRECT)
                 server.start()
-                await until(enforcing, permitted=True)
+                await until_permitted()
 
     with NatsServer() as server:
         asyncio.run(play(server))
