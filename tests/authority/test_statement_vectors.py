@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from penstock.authority import polls, role_book, rulebook_records
-from penstock.authority.components import certificates
+from penstock.authority.components import attribute_mapping, certificates
 from penstock.authority.decisions import messages, updates
 from penstock.authority.domain import distribution, domain_ledger
 from penstock.codec.sexp import SExp, canonical, head, parse
@@ -35,7 +35,7 @@ def kinds(kind: type[Claim] = Claim) -> Iterator[type[Claim]]:
         yield from kinds(below)
 
 
-assert all((agreements, key_statements, polls, policy_state, role_book, rulebook_records))
+assert all((agreements, attribute_mapping, key_statements, polls, policy_state, role_book, rulebook_records))
 assert all((certificates, credentials, distribution, domain_ledger, guard_roles, messages, statements, updates))
 KINDS: Final = {kind.HEAD: kind for kind in kinds()}
 

@@ -18,6 +18,7 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `enforcement` is the PEP, which asks and combines decisions.
 - `decision` is the PDP, which decides by its policies and asks for information.
 - `information` is the PIP, which answers for attributes.
+- `attribute_mapping` has signed tables that say what attributes of other domains' subjects mean here.
 - `information_sources` reads attributes from files, SQL, HTTP, trees and functions.
 - `information_combining` combines the answers of several information points, field by field.
 """
