@@ -3,6 +3,8 @@
 import random
 import re
 from dataclasses import fields, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from penstock.fabric import (
     KEEP_ALL,
     Durability,
     EmbeddedFabric,
+    Fabric,
     Order,
     Ownership,
     Priority,
@@ -140,9 +143,14 @@ def test_what_a_server_says_about_a_topic_is_checked(change: dict[str, object]) 
 
 
 def test_the_reference_says_what_the_adapters_do() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    said = {policy: (embedded.strip(), over_nats.strip()) for policy, embedded, over_nats in rows}
-    assert said == {policy: (EmbeddedFabric.MAPPING[policy], NatsFabric.MAPPING[policy]) for policy in CODES}
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    said = {policy: texts for policy, *texts in rows}
+    adapters: list[type[Fabric]] = [EmbeddedFabric, NatsFabric]
+    if find_spec("cyclonedds"):
+        adapters.append(import_module("penstock.fabric.dds").DdsFabric)
+    assert said.keys() == CODES.keys()
+    for policy, texts in said.items():
+        assert texts[: len(adapters)] == [adapter.MAPPING[policy] for adapter in adapters]
 
 
 @given(

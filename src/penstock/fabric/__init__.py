@@ -1,6 +1,7 @@
 """One port for topics with quality of service, and its adapters.
 
-`EmbeddedFabric` needs nothing; `penstock.fabric.nats.NatsFabric` needs the extra `nats` and a server.
+`EmbeddedFabric` needs nothing; `penstock.fabric.nats.NatsFabric` needs the extra `nats` and a server;
+`penstock.fabric.dds.DdsFabric` needs the extra `dds` and a keeper in the domain.
 
 - `port` is the interface that the rest of Penstock uses. Its writers and readers apply quality of service for every
   adapter; its clock is real or simulated.
@@ -14,6 +15,9 @@
 - `nats_link` keeps connections open over restarts of the server.
 - `nats_feed` reads a stream into a subscription, in order.
 - `nats_log` keeps the log of key managers as a JetStream stream.
+- `dds` is the adapter for DDS domains. `dds_link` and `dds_keeper` work for it.
+- `dds_link` opens readers and writers in a DDS domain, and reads and writes their bytes.
+- `dds_keeper` keeps topics, owners and samples for a DDS domain, which has no server.
 """
 
 from penstock.fabric.embedded import EmbeddedFabric as EmbeddedFabric

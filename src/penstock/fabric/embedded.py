@@ -327,8 +327,12 @@ class EmbeddedFabric(Fabric):
 
     async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> "EmbeddedPublisher":
         """Return a writer of a topic."""
+        return await self.publisher_as(topic, self._random(WRITER_BYTES), strength=strength, instance=instance)
+
+    async def publisher_as(self, topic: str, writer: bytes, *, strength: int, instance: str) -> "EmbeddedPublisher":
+        """Return a writer of a topic with this id, which may be that of a writer elsewhere."""
         check_instances((instance,), self.limits)
-        made = EmbeddedPublisher(self, self._topic(topic), strength, instance)
+        made = EmbeddedPublisher(self, self._topic(topic), writer, strength=strength, instance=instance)
         await made.alive()
         return made
 
@@ -441,9 +445,9 @@ class EmbeddedFabric(Fabric):
             raise unknown(name)
         return found
 
-    def draw(self) -> bytes:
-        """Return the id of a new writer."""
-        return self._random(WRITER_BYTES)
+    def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics."""
+        return tuple(self._topics)
 
     def claimed(self, topic: _Topic, claim: TopicOwnership) -> None:
         """Record who owns a topic (called by publishers)."""
@@ -494,15 +498,18 @@ class EmbeddedFabric(Fabric):
 class EmbeddedPublisher(Publisher):
     """Writes to a topic of an embedded fabric."""
 
-    def __init__(self, fabric: EmbeddedFabric, topic: _Topic, strength: int, instance: str) -> None:
-        super().__init__(topic.name, fabric.draw(), fabric.clock, fabric.limits, instance=instance)
+    def __init__(self, fabric: EmbeddedFabric, topic: _Topic, writer: bytes, *, strength: int, instance: str) -> None:
+        super().__init__(topic.name, writer, fabric.clock, fabric.limits, instance=instance)
         self._fabric = fabric
         self._topic = topic
         self._strength = strength
         self._epoch = 0
 
-    def claim(self) -> None:
-        """Claim the topic if its ownership is exclusive. Raises `RefusedError` (`fabric.not-owner`)."""
+    def claim(self) -> int:
+        """Claim the topic if its ownership is exclusive, and return the epoch, or else 0.
+
+        Raises `RefusedError` (`fabric.not-owner`).
+        """
         topic = self._topic
         if topic.qos.ownership is Ownership.EXCLUSIVE:
             now = self._clock.now()
@@ -512,10 +519,17 @@ class EmbeddedPublisher(Publisher):
                 raise not_owner()
             self._fabric.claimed(topic, claim)
             self._epoch = claim.epoch
+        return self._epoch
 
     async def _send(self, sample: Sample) -> None:
-        self.claim()
-        await self._fabric.carry(self._topic, replace(sample, epoch=self._epoch) if self._epoch else sample)
+        await self.forward(sample)
+
+    async def forward(self, sample: Sample) -> Sample:
+        """Write a whole sample, which may be from elsewhere; return it with the owner's epoch. Raises as `publish`."""
+        epoch = self.claim()
+        marked = replace(sample, epoch=epoch) if epoch else sample
+        await self._fabric.carry(self._topic, marked)
+        return marked
 
     async def alive(self) -> None:
         """Renew the lease and the claim."""

@@ -545,6 +545,11 @@ class TopicSubscription(AsyncIterator[Sample]):
         self._task: asyncio.Future[None] | None = None
 
     @property
+    def watching(self) -> bool:
+        """Whether the reader wants to know which writers there are."""
+        return self._on_writer is not None
+
+    @property
     def counts(self) -> ReaderCounts:
         """Return the counts of samples by result."""
         return self.reader.counts
