@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,9 +52,25 @@ def venv_python() -> Path:
 def pip(*arguments: str) -> None:
     """Run the environment's pip quietly; stop with its own words when it fails."""
     command = [str(venv_python()), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, check=False)
+    # An old pip would otherwise build without a backend, which takes no settings.
+    done = subprocess.run(command, check=False, env={**os.environ, "PIP_USE_PEP517": "1"})
     if done.returncode:
         sys.exit(f"penstock: `pip {' '.join(arguments)}` failed; is a package index reachable?")
+
+
+def parts(lock: str) -> list[str]:
+    """Split a lock into parts that take about as long each: PySpark, which comes as a large source, and two halves."""
+    pins = re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE)[1:]
+    large = [pin for pin in pins if pin.startswith("pyspark==")]
+    others = [pin for pin in pins if pin not in large]
+    return ["".join(part) for part in (large, others[::2], others[1::2])]
+
+
+def install(part: Path) -> None:
+    """Install a part of the lock, which names all that it needs; Python compiles what it imports later."""
+    # A wheel of PySpark is packed here only to be unpacked.
+    settings = ["--no-build-isolation", "--config-settings=--build-option=--compression=stored"]
+    pip("install", "--require-hashes", "--no-deps", "--no-compile", *settings, "-r", str(part))
 
 
 def fingerprint() -> str:
@@ -125,7 +142,12 @@ def main() -> None:
         venv.EnvBuilder(with_pip=True, clear=True).create(VENV)
     # What builds the packages that come as sources is locked as well, so nothing is fetched behind the lock's back.
     pip("install", "--require-hashes", "-r", str(BUILD_LOCK))
-    pip("install", "--require-hashes", "--no-build-isolation", "-r", str(LOCK))
+    files = []
+    for number, part in enumerate(parts(LOCK.read_text())):
+        files.append(VENV / f"part{number}.txt")
+        files[-1].write_text(part)
+    with ThreadPoolExecutor() as side_by_side:
+        list(side_by_side.map(install, files))
     pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     home = machine_java() or wheel_java()
     TOOLS.mkdir(exist_ok=True)

@@ -86,6 +86,14 @@ def test_an_environment_of_this_python_is_left_in_place(
         assert bootstrap.usable() is usable
 
 
+def test_the_parts_of_the_lock_are_the_whole(bootstrap: ModuleType) -> None:
+    lock = bootstrap.LOCK.read_text()
+    parts = bootstrap.parts(lock)
+    assert [part.startswith("pyspark==") for part in parts] == [True, False, False]
+    assert all(part.count("--hash") >= part.count("==") > 0 for part in parts)
+    assert sorted(line for part in parts for line in part.splitlines()) == sorted(lock.splitlines())
+
+
 @pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
 def test_locks_are_pinned_hashed_and_name_no_host(lock: Path) -> None:
     text = lock.read_text()
