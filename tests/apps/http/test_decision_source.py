@@ -9,8 +9,7 @@ from penstock.apps.http.bundles import Bundle, build
 from penstock.apps.http.decision_source import BundleSource, PointSettings
 from penstock.apps.http.service import DecisionService, ServiceSettings
 from penstock.authority.decisions.messages import LabelRecycling, RecyclingClass, RoleRecycling
-from penstock.authority.decisions.policy_changes import EVERYTHING
-from penstock.authority.decisions.updates import PolicyChange, ResourceChange, RolePermissionChange
+from penstock.authority.decisions.updates import EVERYTHING, PolicyChange, ResourceChange, RolePermissionChange
 
 POLICY = """
 attribute role { category = subject id = "role" type = string }

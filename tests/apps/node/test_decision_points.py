@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -12,7 +13,7 @@ import pytest
 from tests.apps.acs.test_push import is_cut_off
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import lay_out, node_file, running
-from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, Policies, answer
+from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, POLICY, Policies, answer
 
 from penstock.apps.cli.shared.options import open_key
 from penstock.apps.node import decision_points
@@ -22,7 +23,9 @@ from penstock.apps.node.load import PointsPlace
 from penstock.authority.decisions.decision_point import PolicyDecisionPoint
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
+from penstock.authority.decisions.policy_feed import PolicyFeed
 from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.updates import PolicyChange, ResourceChange, RolePermissionChange, UpdateAuthor
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.fabric.nats import NatsFabric
@@ -50,6 +53,8 @@ class Points:
         self.now = NOW
         self.held = asyncio.Event()
         self.held.set()
+        self.policies = [POLICY]
+        self.author = UpdateAuthor(PDP, NOW, self.policies)
         place = PointsPlace(OWNER.principal, frozenset({OWNER.principal}), refresh=refresh)
         self.broker = BrokerPoints(place, self, lambda: self.now, lambda error: self.problems.append(error.code))
 
@@ -58,7 +63,9 @@ class Points:
         await self.held.wait()
         if self.says is None:
             raise RefusedError("pep.no-answer", "nobody answered")
-        found = answer(question, key=PDP, effect=self.says, until=self.now + timedelta(seconds=5))
+        # Behind until it uses what it announced.
+        rests_on = (self.policies.pop(0) if len(self.policies) > 1 else self.policies[0],)
+        found = answer(question, key=PDP, effect=self.says, until=self.now + timedelta(seconds=5), rests_on=rests_on)
         return AskedDecision(self.says, (sign_value(found, PDP),))
 
     def permits(self) -> bool | None:
@@ -125,6 +132,63 @@ def test_live_subscriptions_follow_an_answer_before_a_request_is_decided_by_it()
         await asyncio.sleep(0)
         await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
         assert told == [{READER}]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    run(test)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_an_update_of_a_point_has_the_broker_ask_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_points, "_AGAIN", 0.0)
+
+    async def test() -> None:
+        points = Points(refresh=3_600.0)
+        told: list[frozenset[Principal]] = []
+        following = asyncio.ensure_future(points.broker.follow(lambda: (READER,), told.append))
+        await asyncio.sleep(0)
+        hear = points.broker.hear
+        # Nobody has answered yet, so that nobody is listened to.
+        hear(points.author.heartbeat(NOW).to_bytes())
+        await points.broker.prepare(READER, Right.SUBSCRIBE, NAME)
+        told.clear()
+        # Something may have changed between the answer and the first heartbeat.
+        hear(points.author.heartbeat(NOW).to_bytes())
+        await settle()
+        assert (len(points.asked), told) == (2, [])
+        newer = replace(POLICY, revision="newer")
+
+        def announced(revision: str, *changes: PolicyChange) -> bytes:
+            return points.author.update(NOW, POLICY.id, replace(POLICY, revision=revision), changes).to_bytes()
+
+        # An update about something else, junk, and a copy.
+        update = announced("other", ResourceChange("document"), RolePermissionChange("r", "read", "event-type", "x"))
+        points.policies = [replace(POLICY, revision="other")]
+        for data in (update, b"junk", update, points.author.heartbeat(NOW).to_bytes()):
+            hear(data)
+        await settle()
+        assert len(points.asked) == 2
+        # The point is asked until it uses what it announced.
+        points.says, points.policies = AnswerEffect.DENY, [points.policies[0], points.policies[0], newer]
+        hear(announced("newer", ResourceChange("event-type", str(NAME.key), exact=True)))
+        await settle()
+        assert (len(points.asked), told, points.permits()) == (5, [frozenset({READER})], False)
+        # What others sign is not listened to.
+        hear(UpdateAuthor(OTHER, NOW, [POLICY]).heartbeat(NOW).to_bytes())
+        missed = points.author.update(NOW, POLICY.id, replace(POLICY, revision="missed"), [ResourceChange()])
+        hear(replace(missed, signature=bytes(64)).to_bytes())
+        await settle()
+        assert len(points.asked) == 5
+        # After a gap, everything may have changed.
+        points.policies = [replace(POLICY, revision="last")]
+        points.says = AnswerEffect.PERMIT
+        hear(announced("last", ResourceChange("document")))
+        await settle()
+        assert (len(points.asked), points.permits()) == (6, True)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
@@ -255,39 +319,53 @@ def test_points_need_servers() -> None:
 
 
 @contextmanager
-def deciding(url: str, key: SigningKey, policies: Policies) -> Iterator[None]:
-    """Run a decision point in a thread of its own, as another program would."""
+def deciding(url: str, key: SigningKey, policies: Policies) -> Iterator[Callable[[], None]]:
+    """Run a decision point in a thread of its own, as another program would; yield what lets it deny and say so."""
     ready, loop, done = Event(), asyncio.new_event_loop(), asyncio.Event()
+    announcing: list[PolicyFeed] = []
 
     async def serve() -> None:
         async with (
             await NatsFabric.connect(url, prefix="penstock") as fabric,
-            PolicyDecisionPoint(fabric, key, policies),
+            PolicyDecisionPoint(fabric, key, policies, lifetime=600),
+            PolicyFeed(fabric, key, policies.policies) as feed,
         ):
+            announcing.append(feed)
             ready.set()
             await done.wait()
+
+    def deny() -> None:
+        newer = (replace(POLICY, revision="newer"),)
+        asyncio.run_coroutine_threadsafe(announcing[0].replace(newer), loop).result(60)
+        policies.decisions, policies.policies = XacmlDecision.DENY, newer
 
     thread = Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
         assert ready.wait(60)
-        yield
+        yield deny
     finally:
         loop.call_soon_threadsafe(done.set)
         thread.join()
         loop.close()
 
 
-def test_a_live_subscription_follows_a_remote_decision_point(penstock: Shell) -> None:
+@pytest.mark.parametrize(
+    "announced", [False, pytest.param(True, marks=pytest.mark.long)], ids=["asked-again", "announced"]
+)
+def test_a_live_subscription_follows_a_remote_decision_point(penstock: Shell, *, announced: bool) -> None:
     lay_out(penstock)
     (penstock.folder / "certs" / "subscribe.cert").unlink()
     london = open_key(str(Path(penstock.folder, "london.key")), None)
     policies = Policies(XacmlDecision.PERMIT)
-    with NatsServer() as server, deciding(server.url, london, policies):
-        more = f'[nats]\nservers = ["{server.url}"]\n[points.london]\nrefresh = 0.1\n'
+    with NatsServer() as server, deciding(server.url, london, policies) as deny:
+        refresh = 60.0 if announced else 0.1
+        more = f'[nats]\nservers = ["{server.url}"]\n[points.london]\nrefresh = {refresh}\n'
         with running(penstock, node_file(penstock, "east", more)) as east:
 
             def withdraw() -> None:
+                if announced:
+                    deny()
                 policies.decisions = XacmlDecision.DENY
 
             is_cut_off(penstock, east, "certs/reader.cert", withdraw)

@@ -12,10 +12,10 @@ from tests.authority.decisions.recycling_worlds import NOW, POLICY, answer, upda
 
 from penstock.authority.decisions import policy_changes as module
 from penstock.authority.decisions.messages import AnswerEffect, RoleRecycling
-from penstock.authority.decisions.policy_changes import EVERYTHING, bounded, policy_changes
+from penstock.authority.decisions.policy_changes import bounded, policy_changes
 from penstock.authority.decisions.questions import AccessQuestion, Entity, facts_of
 from penstock.authority.decisions.recycling import Recycler
-from penstock.authority.decisions.updates import PolicyChange, ResourceChange, RolePermissionChange
+from penstock.authority.decisions.updates import EVERYTHING, PolicyChange, ResourceChange, RolePermissionChange
 from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources, Repository

@@ -15,9 +15,9 @@ from penstock.apps.http.service import DecisionService
 from penstock.authority.decisions.coverage import Coverage, covered
 from penstock.authority.decisions.decision_point import PointDecision
 from penstock.authority.decisions.messages import PolicyRevision, RecyclingClass, RoleRecycling
-from penstock.authority.decisions.policy_changes import EVERYTHING, bounded, policy_changes
+from penstock.authority.decisions.policy_changes import bounded, policy_changes
 from penstock.authority.decisions.questions import AccessQuestion, Properties, facts_of
-from penstock.authority.decisions.updates import PolicyChange, ResourceChange
+from penstock.authority.decisions.updates import EVERYTHING, PolicyChange, ResourceChange
 from penstock.policy.engine.lookup import Context
 from penstock.policy.language.requests import Key
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision

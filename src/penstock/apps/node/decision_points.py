@@ -1,8 +1,9 @@
 """Remote decision points as a source of authority in a broker, which asks them through an enforcement point.
 
 A request of a client is decided when the points have answered, or have not answered in time. While the client is
-connected, the broker asks again every `refresh` seconds, and decides its requests again if the answer changes. An
-answer counts no longer than it says: if the points are silent, what they permitted ends then. The question is:
+connected, the broker asks again when a point that answered announces a policy update that may concern the answer, and
+in any case every `refresh` seconds, and decides the client's requests again if the answer changes. An answer counts no
+longer than it says: if the points are silent, what they permitted ends then. The question is:
 
 | AuthZEN | value |
 |---|---|
@@ -19,7 +20,11 @@ from typing import Final, Protocol
 from penstock.apps.node.load import PointsPlace
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.decisions.secondary_point import MAX_AGE
+from penstock.authority.decisions.updates import UpdateTopics, UpdateWatch, concerns
+from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.errors import PenstockError
+from penstock.fabric import Fabric
 from penstock.fabric.tasks import in_background
 from penstock.guard.point_answers import PointAnswer, PointAnswers, PointQuestion
 from penstock.model.names import TypeName
@@ -30,6 +35,9 @@ from penstock.trust.capabilities import Right
 _LOOK: Final = 0.1
 #: questions that wait for an answer at a time
 _TOGETHER: Final = 256
+#: a point announces an update before it uses it: seconds until it is asked again, and how often
+_AGAIN: Final = 0.02
+_TIMES: Final = 50
 
 
 class AsksPoints(Protocol):
@@ -60,6 +68,7 @@ class BrokerPoints:
         self._changed: set[Principal] = set()
         self._tell: Callable[[frozenset[Principal]], None] | None = None
         self._problem = ""
+        self._updates = UpdateWatch(AUTHORITY_LIMITS.recycling_points, MAX_AGE)
 
     async def prepare(self, principal: Principal, right: Right, name: TypeName) -> None:
         """Ask about a request before it is decided, if nothing is known."""
@@ -81,6 +90,27 @@ class BrokerPoints:
             affected = self.look(live())
             if affected:
                 changed(affected)
+
+    async def listen(self, fabric: Fabric) -> None:
+        """Ask again what policy updates on the fabric may concern, until cancelled."""
+        topics = UpdateTopics()
+        await topics.declare(fabric)
+        async with await fabric.subscribe(topics.updates) as samples:
+            async for sample in samples:
+                self.hear(sample.data)
+
+    def hear(self, data: bytes) -> None:
+        """Ask again what an update of a point that answered may concern."""
+        try:
+            changes = self._updates.take(data, *self._times())
+        except PenstockError:
+            # Anybody can send junk: the next look asks anyway.
+            return
+        for question in [*self.authority.questions] if changes else ():
+            if any(concerns(change, _access_question(question)) for change in changes):
+                self._last.pop(question, None)
+                if len(self._waiting) < _TOGETHER:
+                    self._ask(question)
 
     def look(self, live: Collection[Principal]) -> frozenset[Principal]:
         """Drop answers that have ended, ask what is due, and return the principals whose answers have changed."""
@@ -115,11 +145,8 @@ class BrokerPoints:
         return waiting
 
     async def _asked(self, question: PointQuestion) -> None:
-        asked = AccessQuestion.of(
-            ("principal", str(question.principal)), str(question.action), ("event-type", str(question.type))
-        )
         try:
-            found = await self._point.ask(asked)
+            found = await self._current(_access_question(question))
         except PenstockError as error:
             # The last answer counts as long as it says.
             if error.code != self._problem:
@@ -136,6 +163,20 @@ class BrokerPoints:
             affected, self._changed = frozenset(self._changed), set()
             self._tell(affected)
 
+    async def _current(self, question: AccessQuestion) -> AskedDecision:
+        """Ask until the points that answer use the policies that they announced."""
+        for _ in range(_TIMES):
+            found = await self._point.ask(question)
+            times = self._times()
+            if not [answer for answer in found.answers if self._updates.is_old(answer.value, *times)]:
+                return found
+            await asyncio.sleep(_AGAIN)
+        return await self._point.ask(question)
+
+    def _times(self) -> tuple[float, float]:
+        """Return the time by the clock, and by one that nobody sets."""
+        return self._clock().timestamp(), asyncio.get_running_loop().time()
+
     def _put(self, question: PointQuestion, answer: PointAnswer | None) -> None:
         if self.authority.put(question, answer):
             self._changed.add(question.principal)
@@ -144,3 +185,9 @@ class BrokerPoints:
         """Stop asking."""
         for task in [*self._waiting.values()]:
             task.cancel()
+
+
+def _access_question(question: PointQuestion) -> AccessQuestion:
+    return AccessQuestion.of(
+        ("principal", str(question.principal)), str(question.action), ("event-type", str(question.type))
+    )

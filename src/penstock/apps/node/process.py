@@ -379,6 +379,7 @@ class RunningNode:
             await stack.enter_async_context(point)
             found = BrokerPoints(place, point, self._world.clock, self._log.note)
             stack.callback(found.close)
+            stack.callback(keep_running("following policy updates", partial(found.listen, fabric)).cancel)
             self._points.append(found)
 
     async def _prepare(self, principal: Principal, right: Right, name: TypeName) -> None:

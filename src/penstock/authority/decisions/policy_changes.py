@@ -15,7 +15,7 @@ from itertools import product
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.authority.decisions.questions import KEY_ACTION_ID, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE
-from penstock.authority.decisions.updates import PolicyChange, ResourceChange, RolePermissionChange
+from penstock.authority.decisions.updates import EVERYTHING, PolicyChange, ResourceChange, RolePermissionChange
 from penstock.authority.limits import ANSWER_TEXT, UPDATE_CHANGES
 from penstock.errors import PenstockError
 from penstock.policy.combining import POLICY_COMBINING, RULE_COMBINING, standard
@@ -35,7 +35,6 @@ from penstock.policy.language.policies import (
 )
 from penstock.policy.language.requests import SUBJECT, Key, key_of
 
-EVERYTHING: Final = (ResourceChange(),)
 #: algorithms to which members that are not applicable are as good as absent; `on-permit-apply-second` is not among them
 _IGNORING: Final = (
     "deny-overrides", "permit-overrides", "first-applicable", "only-one-applicable", "deny-unless-permit",

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from penstock.authority.decisions.messages import PolicyRevision
-from penstock.authority.decisions.policy_changes import EVERYTHING
 from penstock.authority.decisions.updates import (
+    EVERYTHING,
     PolicyChange,
     UpdateAuthor,
     UpdateResult,

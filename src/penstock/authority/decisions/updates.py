@@ -31,7 +31,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, TypeAlias
 
-from penstock.authority.decisions.messages import TEXT, PolicyRevision
+from penstock.authority.decisions.messages import TEXT, AccessAnswer, PolicyRevision
+from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import ANSWER_BYTES, ANSWER_POLICIES, UPDATE_CHANGES
 from penstock.codec.sexp import OMITTED, Named, parse_canonical
 from penstock.crypto import Signer
@@ -86,6 +87,15 @@ class ResourceChange(StatementRecord):
 
 
 PolicyChange: TypeAlias = RolePermissionChange | ResourceChange
+EVERYTHING: Final = (ResourceChange(),)
+
+
+def concerns(change: PolicyChange, question: AccessQuestion) -> bool:
+    """Return whether a question may have another answer after a change."""
+    resource = question.resource
+    if isinstance(change, ResourceChange):
+        return change.matches(resource.type, resource.id)
+    return (change.action, change.resource_type, change.resource_id) == (question.action.id, resource.type, resource.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,3 +368,41 @@ class UpdateFollower:
         self.policies = {policy.id: (policy.revision, policy.changed) for policy in value.policies}
         self._lost = self._forked = False
         return FollowResult.JOIN
+
+
+class UpdateWatch:
+    """Follows the updates of the points that answered, for those who ask again when an answer may have changed."""
+
+    def __init__(self, points: int, max_age: float) -> None:
+        self._most = points
+        self._max_age = max_age
+        #: those that answered last are last
+        self._followers: dict[Principal, UpdateFollower] = {}
+
+    def is_old(self, answer: AccessAnswer, now: float, steady: float) -> bool:
+        """Watch the point of an answer, and return whether the answer rests on other revisions than it announced."""
+        follower = self._followers.pop(answer.point, None) or UpdateFollower(self._max_age)
+        if len(self._followers) >= self._most:
+            del self._followers[next(iter(self._followers))]
+        self._followers[answer.point] = follower
+        known = follower.revisions if follower.is_fresh(now, steady) else {}
+        return any(known.get(policy.id, policy.revision) != policy.revision for policy in answer.rests_on)
+
+    def take(self, data: bytes, now: float, steady: float) -> tuple[PolicyChange, ...]:
+        """Return what an update or a heartbeat on the fabric may have changed.
+
+        Raises `MalformedError`, `LimitError`, `RefusedError` for one that is not genuine.
+        """
+        found = read_update(data)
+        follower = self._followers.get(found.value.point)
+        if follower is None or isinstance(found.value, UpdateResult) or not follower.could_follow(found.value):
+            return ()
+        signed = found.verify()
+        changes: tuple[PolicyChange, ...] = EVERYTHING
+        if isinstance(found.value, PolicyUpdate):
+            result = follower.take_update(signed)  # type: ignore[arg-type]  # an update
+            if result is FollowResult.NEXT:
+                changes = found.value.changes
+        else:
+            result = follower.take_heartbeat(signed, now, steady)  # type: ignore[arg-type]  # a heartbeat
+        return () if result is FollowResult.NOTHING else changes
