@@ -541,6 +541,7 @@ class TopicSubscription(AsyncIterator[Sample]):
         self._on_writer = on_writer
         self._wake = asyncio.Event()
         self._closed = False
+        self._draining = False
         self._error: PenstockError | None = None
         self._task: asyncio.Future[None] | None = None
 
@@ -556,7 +557,7 @@ class TopicSubscription(AsyncIterator[Sample]):
 
     def receive(self, sample: Sample, *, wake: bool = True) -> None:
         """Take in a sample (called by the adapter), and wake the reader unless the adapter does so."""
-        if self._closed or self._error is not None:
+        if self._closed or self._draining or self._error is not None:
             return
         if not self._wanted(sample):
             self.counts.unselected += 1
@@ -648,7 +649,7 @@ class TopicSubscription(AsyncIterator[Sample]):
                 return sample
             if self._error is not None:
                 raise self._error
-            if self._closed:
+            if self._closed or self._draining:
                 raise StopAsyncIteration
             await self._wait(self.reader.due())
 
@@ -668,6 +669,13 @@ class TopicSubscription(AsyncIterator[Sample]):
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
+    async def drain(self) -> None:
+        """Receive nothing more. Iteration ends after the samples that wait, and then this is closed."""
+        if not self._closed and not self._draining:
+            self._draining = True
+            await self._leave(self)
+            self._wake.set()
+
     async def close(self) -> None:
         """Stop reading. Iteration ends."""
         await self._end()
@@ -681,7 +689,8 @@ class TopicSubscription(AsyncIterator[Sample]):
             self._closed = True
             self.reader.clear()
             self._wake.set()
-            await self._leave(self)
+            if not self._draining:
+                await self._leave(self)
 
     async def __aenter__(self) -> Self:
         return self

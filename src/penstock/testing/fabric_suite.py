@@ -683,6 +683,21 @@ class FabricSuite(QosSuite):
             await anext(reader)
 
     @scenario
+    async def test_a_reader_that_is_drained_gets_what_waits_and_nothing_more(self, fabric: Fabric) -> None:
+        await fabric.declare("live", LIVE)
+        old = await fabric.subscribe("live")
+        writer = await fabric.publisher("live")
+        for data in (b"1", b"2"):
+            await writer.publish(data)
+        await until(lambda: len(old.reader) == 2)
+        async with await fabric.subscribe("live") as new:
+            await old.drain()
+            await writer.publish(b"3")
+            assert [sample.data async for sample in old] == [b"1", b"2"]
+            assert await take(new, 1) == [b"3"]
+        await old.close()
+
+    @scenario
     async def test_what_is_too_large_is_refused(self, fabric: Fabric) -> None:
         await fabric.declare("live", LIVE)
         writer = await fabric.publisher("live")

@@ -88,7 +88,8 @@ class World:
         sample = ComponentSample(topic=topic, content=content, **values)
         name = topic_name("bank", TopicInstance.parse(topic))
         data = sample_bytes(sample, certificate, key)
-        async with await self.fabric.publisher(name, strength=9) as publisher:
+        to = content.id if isinstance(content, DecisionReply) else ""
+        async with await self.fabric.publisher(name, strength=9, instance=to) as publisher:
             await publisher.publish(data, key=sample_key(sample))
         await self.settle()
 

@@ -192,7 +192,7 @@ def test_a_decision_with_information_in_one_round_trip() -> None:
             await made.pdp()
             pep = await made.pep()
             asked: list[Any] = []
-            await made.fabric.subscribe("bank-IREQ_1", callback=lambda sample: _record(asked, sample))
+            await made.fabric.subscribe("bank-IREQ_1", instances=None, callback=lambda sample: _record(asked, sample))
             assert (await pep.decide(question("withdraw"))).effect is P
             await settle()
             assert len(asked) == 1

@@ -29,7 +29,9 @@ from penstock.authority.components.samples import (
     BaseTime,
     ComponentSample,
     Configuration,
+    DecisionReply,
     Departure,
+    InformationReply,
     JoinRequest,
     Reconfiguration,
     SampleContent,
@@ -62,7 +64,6 @@ from penstock.fabric import (
     Clock,
     Fabric,
     KeyChoice,
-    KeysUnder,
     Publisher,
     RandomBytes,
     Sample,
@@ -70,13 +71,17 @@ from penstock.fabric import (
     TopicSubscription,
 )
 from penstock.fabric.envelope import MICROSECONDS
+from penstock.fabric.port import DEFAULT_INSTANCE
 from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.model.principals import Principal
 
 #: seconds after which a request to join that waits is reported, again and again
 JOIN_WAITS: Final = 10.0
+#: components that one component replies to at a time, without opening a writer again
+REPLIED_TO: Final = 10_000
 #: requests that wait for a reconfiguration
 HELD: Final = 10_000
+_BETWEEN_TWO: Final = REQUESTS | REPLIES
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
 
@@ -127,6 +132,8 @@ class Component:
         self._certificate: ComponentCertificate | None = None
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
         self._publishers: dict[TopicInstance, Publisher] = {}
+        #: writers of replies, by the component that they are for
+        self._repliers: OrderedDict[tuple[TopicInstance, str], Publisher] = OrderedDict()
         self._readers: dict[TopicInstance, TopicSubscription] = {}
         self._last_number = 0
         #: requests of this component by number: when they were sent
@@ -164,16 +171,18 @@ class Component:
         """Handle the loss of the role. All topics are closed."""
 
     def keys_of(self, instance: TopicInstance) -> Collection[KeyChoice] | None:
-        """Return the content filter of a topic: the keys to read, or None for all.
+        """Return the content filter of a topic: the keys to read, or None for all."""
+        own = instance.kind is TopicKind.APOL and self.settings.kind is not ComponentKind.PLP
+        return [component_key(self.settings.domain, self.settings.id)] if own else None
 
-        Replies and APOL are read if they are for this component, except by a PLP.
+    def requesters_of(self, instance: TopicInstance) -> Collection[str] | None:
+        """Return whose requests, or replies to whom, are read of a topic: ids of components, or None for all.
+
+        On the fabric, the requests of each component and the replies to them are a named instance of the topic. What is
+        not read here is not sent here.
         """
-        mine = component_key(self.settings.domain, self.settings.id)
-        if self.settings.kind is ComponentKind.PLP:
-            return None
-        if instance.kind in REPLIES:
-            return [KeysUnder(mine)]
-        return [mine] if instance.kind is TopicKind.APOL else None
+        own = instance.kind in REPLIES and self.settings.kind is not ComponentKind.PLP
+        return [self.settings.id] if own else None
 
     # ------------------------------------------------------------------------------------------------------------------
     # The state.
@@ -304,7 +313,8 @@ class Component:
         for instance in sorted(topics.write - self._publishers.keys()):
             name = topic_name(self.settings.domain, instance)
             await self._fabric.declare(name, qos_of(instance.kind, levels))
-            self._publishers[instance] = await self._fabric.publisher(name)
+            own = self.settings.id if instance.kind in REQUESTS else ""
+            self._publishers[instance] = await self._fabric.publisher(name, instance=own)
         for instance in sorted(topics.read - self._readers.keys()):
             await self._fabric.declare(topic_name(self.settings.domain, instance), qos_of(instance.kind, levels))
             await self._subscribe(instance)
@@ -314,6 +324,7 @@ class Component:
         self._readers[instance] = await self._fabric.subscribe(
             topic_name(self.settings.domain, instance),
             keys=self.keys_of(instance),
+            instances=self.requesters_of(instance) if instance.kind in _BETWEEN_TWO else DEFAULT_INSTANCE,
             callback=partial(self._hear, instance),
             on_writer=partial(self._watch, instance) if leased else None,
         )
@@ -333,21 +344,16 @@ class Component:
         if component is not None:
             self._begin(f"{component} is gone", self.departed(component))
 
-    async def refilter(self, kind: TopicKind) -> None:
-        """Read what `keys_of` says now of all topics of a kind."""
+    async def reread(self, kind: TopicKind) -> None:
+        """Read what `requesters_of` says now of all topics of a kind, and lose nothing that has arrived.
+
+        Raises as `Fabric.subscribe`.
+        """
         for instance in [one for one in self._readers if one.kind is kind]:
-            reader, wanted = self._readers[instance], self.keys_of(instance)
-            if reader.keys is None or wanted is None:
-                if reader.keys is not None or wanted is not None:
-                    # First the new one: a sample that comes twice is recognised as a copy.
-                    await self._subscribe(instance)
-                    await reader.close()
-                continue
-            before, after = frozenset(reader.keys), frozenset(wanted)
-            for choice in after - before:
-                await reader.add(choice)
-            for choice in before - after:
-                await reader.drop(choice)
+            reader = self._readers[instance]
+            # First the new one: a sample that comes twice is recognised as a copy.
+            await self._subscribe(instance)
+            await reader.drain()
 
     async def leave(self) -> None:
         """Leave the domain: the role ends."""
@@ -371,8 +377,9 @@ class Component:
                 task.cancel()
         for reader in self._readers.values():
             await reader.close()
-        for publisher in self._publishers.values():
+        for publisher in (*self._publishers.values(), *self._repliers.values()):
             await publisher.close()
+        self._repliers.clear()
         self._readers, self._publishers, self._held = {}, {}, []
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -415,8 +422,22 @@ class Component:
             while next(iter(self._sent.values())) < sent - configuration.lifespan:
                 self._sent.popitem(last=False)
         data = sample_bytes(sample, configuration.certificate, self._key)
-        await self._publishers[chosen].publish(data, key=sample_key(sample))
+        to = record.id if isinstance(record, DecisionReply | InformationReply) else None
+        publisher = self._publishers[chosen] if to is None else await self._publisher_to(chosen, to)
+        await publisher.publish(data, key=sample_key(sample))
         return sample
+
+    async def _publisher_to(self, instance: TopicInstance, requester: str) -> Publisher:
+        """Return the writer of replies to one component."""
+        found = self._repliers.get((instance, requester))
+        if found is None:
+            name = topic_name(self.settings.domain, instance)
+            found = self._repliers[instance, requester] = await self._fabric.publisher(name, instance=requester)
+            if len(self._repliers) > REPLIED_TO:
+                _, oldest = self._repliers.popitem(last=False)
+                await oldest.close()
+        self._repliers.move_to_end((instance, requester))
+        return found
 
     def _instance(self, kind: TopicKind, number: int | None, under: VerifiedSample | None) -> TopicInstance:
         if number is None and under is not None and TopicInstance(kind, under.instance.number) in self._publishers:

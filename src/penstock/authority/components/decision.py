@@ -226,7 +226,7 @@ class _Inquiry:
     pause: float
 
 
-class DecisionComponent(RequestingComponent, ReplyingComponent):
+class DecisionComponent(ReplyingComponent, RequestingComponent):
     """See the module."""
 
     READS = TopicKind.DREQ
@@ -241,8 +241,15 @@ class DecisionComponent(RequestingComponent, ReplyingComponent):
         random: RandomBytes = secrets.token_bytes,
         note: Note = quiet,
     ) -> None:
-        super().__init__(fabric, key, settings, clock=clock, random=random, note=note)
-        self.dependencies = DependencyList(frozenset(), actions_meet)
+        super().__init__(
+            fabric,
+            key,
+            settings,
+            dependencies=DependencyList(frozenset(), actions_meet),
+            clock=clock,
+            random=random,
+            note=note,
+        )
         self._required: Names = frozenset()
         #: the policies of the last configurations, the newest first
         self._policies: deque[ConfiguredPolicies] = deque(maxlen=_CONFIGURATIONS)
@@ -260,7 +267,7 @@ class DecisionComponent(RequestingComponent, ReplyingComponent):
     async def configured(self, configuration: Configuration) -> None:
         """Decide by other policies, read the requests about their actions, and say which attributes they require."""
         policies = self._policies_of(configuration)
-        await self.refilter_by(self.dependencies.provide(policies.actions))
+        self.depend(self.dependencies.provide(policies.actions))
         if policies.needs.attributes != self._required:
             self._required, self._heard = policies.needs.attributes, False
             await self._publish(self._required)
@@ -273,7 +280,7 @@ class DecisionComponent(RequestingComponent, ReplyingComponent):
     async def close(self) -> None:
         """Close all topics. Requests that wait for information get no answer."""
         self._pending.close()
-        self.dependencies, self._required = DependencyList(frozenset(), actions_meet), frozenset()
+        self._required = frozenset()
         await super().close()
 
     async def received(self, sample: VerifiedSample) -> None:

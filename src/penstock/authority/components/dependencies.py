@@ -136,7 +136,7 @@ class DependencyList:
 
     def __init__(self, provided: Names, meet: Callable[[Names, Names], bool]) -> None:
         self._provided = provided
-        self._meet = meet
+        self.meet = meet
         self._required: dict[Requester, Names] = {}
         self._read: set[Requester] = set()
 
@@ -161,7 +161,7 @@ class DependencyList:
             self._required[requester] = names
         else:
             self._required.pop(requester, None)
-        if (bool(names) and self._meet(names, self._provided)) is (requester in self._read):
+        if (bool(names) and self.meet(names, self._provided)) is (requester in self._read):
             return FilterChange()
         self._read ^= {requester}
         one = frozenset({requester})
@@ -170,7 +170,7 @@ class DependencyList:
     def provide(self, provided: Names) -> FilterChange:
         """Provide other attributes or actions from now on."""
         before, self._provided = self._read, provided
-        self._read = {one for one, names in self._required.items() if self._meet(names, provided)}
+        self._read = {one for one, names in self._required.items() if self.meet(names, provided)}
         return FilterChange(frozenset(self._read - before), frozenset(before - self._read))
 
 

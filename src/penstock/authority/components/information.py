@@ -47,22 +47,28 @@ class InformationComponent(ReplyingComponent):
         random: RandomBytes = secrets.token_bytes,
         note: Note = quiet,
     ) -> None:
-        super().__init__(fabric, key, settings, clock=clock, random=random, note=note)
+        super().__init__(
+            fabric,
+            key,
+            settings,
+            dependencies=DependencyList(provided_by(sources), attributes_meet),
+            clock=clock,
+            random=random,
+            note=note,
+        )
         self._sources = tuple(sources)
-        self.dependencies = DependencyList(provided_by(self._sources), attributes_meet)
         self._answering = 0
 
     async def provide(self, sources: Sequence[AttributeSource]) -> None:
         """Answer from other sources from now on, and read the requests for their attributes. Closes no source."""
         self._sources = tuple(sources)
-        await self.refilter_by(self.dependencies.provide(provided_by(self._sources)))
+        self.depend(self.dependencies.provide(provided_by(self._sources)))
 
     # ------------------------------------------------------------------------------------------------------------------
     # What the layer calls.
 
     async def close(self) -> None:
         """Close all topics, and the sources."""
-        self.dependencies = DependencyList(self.dependencies.provided, attributes_meet)
         await super().close()
         for source in self._sources:
             await source.close()
@@ -86,7 +92,7 @@ class InformationComponent(ReplyingComponent):
             configuration = request.configuration
             if configuration is None:
                 return
-            fields = await self._read(queries, configuration)
+            fields = await self._fields_of(queries, configuration)
             if fields:
                 reply = InformationReply(self.settings.domain, request.writer.id, request.number, tuple(fields))
                 await self.write(TopicKind.IREP, reply, under=request)
@@ -95,7 +101,9 @@ class InformationComponent(ReplyingComponent):
         finally:
             self._answering -= 1
 
-    async def _read(self, queries: Sequence[AttributeQuery], configuration: Configuration) -> list[InformationField]:
+    async def _fields_of(
+        self, queries: Sequence[AttributeQuery], configuration: Configuration
+    ) -> list[InformationField]:
         """Return what the sources have within a quarter of the lifespan."""
         reads = [(query, source) for query in queries for source in self._sources if source.table.wanted(query)]
         if len(reads) == 1:

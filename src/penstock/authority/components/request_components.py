@@ -1,15 +1,18 @@
 """What components that ask have in common, and components that answer."""
 
+import secrets
 from collections.abc import Collection
 from typing import ClassVar
 
-from penstock.authority.components.component import Component
+from penstock.authority.components.component import Component, ComponentSettings
 from penstock.authority.components.dependencies import DependencyList, FilterChange, Names, Requester
 from penstock.authority.components.samples import ComponentSample, Configuration, SampleContent
-from penstock.authority.components.topics import TopicInstance, TopicKind, component_key
+from penstock.authority.components.topics import TopicInstance, TopicKind
 from penstock.authority.components.verification import VerifiedSample
-from penstock.errors import RefusedError
-from penstock.fabric import KeyChoice, KeysUnder
+from penstock.authority.decisions.decision_point import Note, quiet
+from penstock.crypto import Signer
+from penstock.errors import PenstockError, RefusedError
+from penstock.fabric import Clock, Fabric, RandomBytes
 
 
 class RequestingComponent(Component):
@@ -49,32 +52,63 @@ class ReplyingComponent(Component):
 
     #: the type of topic on which it reads requests
     READS: ClassVar[TopicKind]
-    #: what it provides, and what others require; the kinds set it
-    dependencies: DependencyList
+
+    def __init__(  # noqa: PLR0913  # named settings, each with a default
+        self,
+        fabric: Fabric,
+        key: Signer,
+        settings: ComponentSettings,
+        *,
+        dependencies: DependencyList,
+        clock: Clock | None = None,
+        random: RandomBytes = secrets.token_bytes,
+        note: Note = quiet,
+    ) -> None:
+        super().__init__(fabric, key, settings, clock=clock, random=random, note=note)
+        #: what it provides, and what others require
+        self.dependencies = dependencies
+        self._read: frozenset[str] = frozenset()
+        self._rereading = False
 
     @property
     def filtered(self) -> frozenset[Requester]:
         """The filter list: components whose requests are not read."""
         return self.dependencies.filtered
 
-    def keys_of(self, instance: TopicInstance) -> Collection[KeyChoice] | None:
-        """Return the keys to read: of requests, only those of components that depend on this one."""
-        if instance.kind is self.READS:
-            return [KeysUnder(component_key(*one)) for one in self.dependencies.read]
-        return super().keys_of(instance)
+    def requesters_of(self, instance: TopicInstance) -> Collection[str] | None:
+        """Return whose requests are read: those of components that depend on this one."""
+        return self._read if instance.kind is self.READS else super().requesters_of(instance)
 
     async def required(self, component: str, names: Names) -> None:
-        """Take what a component requires; nothing if it left, or if its lease has run out.
+        """Take what a component requires; nothing if it left, or if its lease has run out."""
+        self.depend(self.dependencies.require((self.settings.domain, component), names))
 
-        Raises as `TopicSubscription.add`.
-        """
-        await self.refilter_by(self.dependencies.require((self.settings.domain, component), names))
+    async def departed(self, component: str) -> None:
+        """Forget what a component requires that has crashed."""
+        await self.required(component, frozenset())
 
-    async def refilter_by(self, change: FilterChange) -> None:
-        """Read the requests of other components from now on. Raises as `TopicSubscription.add`."""
-        for instance, reader in [*self._readers.items()]:
-            if instance.kind is self.READS:
-                for one in change.read:
-                    await reader.add(KeysUnder(component_key(*one)))
-                for one in change.drop:
-                    await reader.drop(KeysUnder(component_key(*one)))
+    def depend(self, change: FilterChange) -> None:
+        """Read the requests of other components from now on."""
+        if (change.read or change.drop) and not self._rereading:
+            self._rereading = True
+            self._begin("reading the requests of other components", self._reread())
+
+    async def _reread(self) -> None:
+        """Follow the dependencies. What several components require at the same time is one change."""
+        try:
+            while (wanted := frozenset(name for _, name in self.dependencies.read)) != self._read:
+                before, self._read = self._read, wanted
+                try:
+                    await self.reread(self.READS)
+                except PenstockError as error:
+                    self._read = before
+                    self._note(error)
+                    await self._clock.sleep(self._verifier.lifespan)
+        finally:
+            self._rereading = False
+
+    async def close(self) -> None:
+        """Close all topics, and forget what others require."""
+        self.dependencies = DependencyList(self.dependencies.provided, self.dependencies.meet)
+        self._read = frozenset()
+        await super().close()
