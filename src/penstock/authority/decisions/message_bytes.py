@@ -7,6 +7,7 @@ property tests compare both.
 """
 
 import re
+from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -22,7 +23,7 @@ from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import ANSWER_TEXT, REQUEST_LIFESPAN
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import PenstockError
-from penstock.model.instants import format_date, parse_date
+from penstock.model.instants import format_date
 from penstock.model.principals import Principal
 from penstock.trust.limits import POLICY_NUMBER
 from penstock.trust.signed import UnverifiedValue, sign_value
@@ -39,7 +40,8 @@ _TAIL: Final = _SIGNATURE_AT + len(_SIGNATURE) + 64 + len(_END)
 _LEAST: Final = len(_HEAD) + _TAIL
 
 _PRINCIPAL: Final = rb"60:(ed25519:[a-z2-7]{52})"
-_DAY: Final = rb"[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}:[0-9]{2}:[0-9]{2}"
+#: other hours, which some versions of Python accept, take the general way
+_DAY: Final = rb"[0-9]{4}-[0-9]{2}-[0-9]{2}_(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}"
 _DATE: Final = rb"(19:%b|26:%b\.[0-9]{6})" % (_DAY, _DAY)
 _QUESTION: Final = re.compile(rb"\(14:access-request\(8:question([1-9][0-9]{0,6}):")
 _REQUEST: Final = re.compile(
@@ -56,6 +58,9 @@ _REST: Final = re.compile(
     rb"\)\(7:changed%b\)\)\)\(5:point%b\)\(6:issued%b\)\(5:until%b\)(?:\(9:holds-for([1-9][0-9]{0,5}):)?"
     % (_DATE, _PRINCIPAL, _DATE, _DATE)
 )
+_EFFECTS: Final = {
+    b"%d:%b" % (len(text), text): (effect, text) for effect in AnswerEffect for text in (effect.encode(),)
+}
 
 
 class _UnusualError(Exception):
@@ -98,7 +103,8 @@ def answer_bytes(answer: AccessAnswer, key: Signer) -> bytes:
         len(answer.rests_on) == 1
         and answer.effect is not AnswerEffect.INDETERMINATE
         and not (answer.status or answer.obligations or answer.advice or answer.recycling)
-        and all(0 < len(text) <= ANSWER_TEXT for text in (answer.rests_on[0].id, answer.rests_on[0].revision))
+        and 0 < len(answer.rests_on[0].id) <= ANSWER_TEXT
+        and 0 < len(answer.rests_on[0].revision) <= ANSWER_TEXT
         and len(answer.question) == 32
         and key.principal == answer.point
     )
@@ -170,7 +176,7 @@ def _read_request(data: bytes) -> UnverifiedValue[AccessRequest]:
         AccessQuestion.from_bytes(written),
         _principal(sender),
         _number(number, POLICY_NUMBER),
-        parse_date(_date(time)),
+        _instant(time),
         _number(lifespan, REQUEST_LIFESPAN),
         None if reply_to is None else reply_to.decode(),
     )
@@ -211,22 +217,22 @@ def _read_answer(data: bytes) -> UnverifiedValue[AccessAnswer]:
         at += 1
     if body[at:] != b")":
         raise _UnusualError
-    digest, (_, _, effect) = head[1], head[2].partition(b":")
-    policy = PolicyRevision(_text(name), _text(revision), parse_date(_date(changed)))
+    digest, (effect, effect_text) = head[1], _EFFECTS[head[2]]
+    policy = PolicyRevision(_text(name), _text(revision), _instant(changed))
     answer = AccessAnswer(
         digest,
-        AnswerEffect(effect.decode()),
+        effect,
         (policy,),
         _principal(point),
-        parse_date(_date(issued)),
-        parse_date(_date(until)),
+        _instant(issued),
+        _instant(until),
         holds_for=None if holds_for is None else holds_for.decode(),
     )
     answer.verify_fields()
     fields = (
         b"access-answer",
         (b"question", digest),
-        (b"effect", effect),
+        (b"effect", effect_text),
         (b"rests-on", (b"policy", (b"id", name), (b"revision", revision), (b"changed", changed[3:]))),
         (b"point", point),
         (b"issued", issued[3:]),
@@ -275,11 +281,11 @@ def _number(value: bytes, most: int) -> int:
     return found
 
 
-def _date(value: bytes) -> bytes:
-    """Return a date without its length, if there is only one way to write it."""
+def _instant(value: bytes) -> datetime:
+    """Read a date with its length before it, if there is only one way to write it. Raises `ValueError` too."""
     if value.endswith(b".000000"):
         raise _UnusualError
-    return value[3:]
+    return datetime.fromisoformat(f"{value[3:].decode()}+00:00")
 
 
 def _principal(value: bytes) -> Principal:

@@ -225,6 +225,9 @@ def duties_of(outcome: PolicyOutcome) -> tuple[tuple[AnswerDuty, ...], tuple[Ans
     return obligations, advice
 
 
+_BEGINNING: Final = b"(8:sequence"
+
+
 def read_request(data: bytes) -> UnverifiedValue[AccessRequest]:
     """Read a signed request. Raises `MalformedError`, `LimitError`, `RefusedError` as `read_signed`."""
     return read_signed(parse_canonical(_bounded(data)), AccessRequest)
@@ -238,4 +241,6 @@ def read_answer(data: bytes) -> UnverifiedValue[AccessAnswer]:
 def _bounded(data: bytes) -> bytes:
     if len(data) > ANSWER_BYTES:
         raise LimitError("pdp.limit", f"a request or an answer is longer than {ANSWER_BYTES} bytes")
+    if not data.startswith(_BEGINNING):
+        raise malformed("not a signed statement")  # junk costs no parsing
     return data
