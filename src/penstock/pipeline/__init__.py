@@ -1,6 +1,6 @@
 """Spark: the same policy over logs and streams.
 
 `jobs` are what `penstock pipeline` runs. `ingest` reads records, `enforce` admits and delivers events, `sealed` reads
-and writes sealed logs, `jetstream` connects to NATS. `conflicts`, `evaluate`, `audit` and `whatif` are analyses.
-`outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark.
+and writes sealed logs, `jetstream` connects to NATS. `conflicts`, `evaluate`, `audit`, `component_audit` and `whatif`
+are analyses. `outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark.
 """

@@ -125,7 +125,8 @@ def _row(r: DecisionRecord | RevocationRecord) -> tuple[object, ...]:
     return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts, None)
 
 
-def _moment(written: Column) -> Column:
+def instant(written: Column) -> Column:
+    """Return the instant that a text in ISO 8601 with a zone says; null for others."""
     return F.try_to_timestamp(F.when(written.rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), written))
 
 
@@ -149,7 +150,7 @@ def judged(lines: DataFrame) -> DataFrame:
     parsed = lines.select(
         F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
     )
-    moment, ordered = _moment(F.col("e.time")), _moment(F.col("e.data.ordered"))
+    moment, ordered = instant(F.col("e.time")), instant(F.col("e.data.ordered"))
     data, resource = F.col("e.data"), _resource(F.col("e.data.resource"))
     enforced, revoked, answered = (_yes(F.col("e.type") == one) for one in (ENFORCED, REVOKED, ANSWERED))
     types = F.col("e.type").isin(DECIDED, ENFORCED, REVOKED, ANSWERED)
@@ -441,8 +442,8 @@ def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFram
     step = width // timedelta(microseconds=1)
     if step <= 0:
         raise MalformedError("audit.width", "the width of a period must be positive", hint="choose an hour or a day")
-    instant = F.unix_micros("time")
-    start = F.timestamp_micros(instant - F.pmod(instant, F.lit(step))).alias("start")
+    micro = F.unix_micros("time")
+    start = F.timestamp_micros(micro - F.pmod(micro, F.lit(step))).alias("start")
     counts = [F.count_if(F.col("effect") == str(effect)).alias(str(effect)) for effect in Effect]
     return _shaped(log.where(_decides()).groupBy(start).agg(*counts), OVER_TIME)
 
@@ -552,29 +553,32 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     kept = kept_back(log).orderBy(F.desc("events"), *asked, "effect")
     flowing = flows(log).orderBy(F.desc("events"), F.desc("decisions"), "origin", "target", "action")
     # Policies may be asked about any action.
-    taken = _table(durations(log).orderBy(F.desc("decisions"), "action"), max(top, len(Right)))
+    taken = collected_table(durations(log).orderBy(F.desc("decisions"), "action"), max(top, len(Right)))
     return AuditReport(
         since=since,
         until=until,
         decisions=log.where(_decides()).count() if taken.more else sum(int(str(row[1])) for row in taken.rows),
-        rights_used=_table(used, top),
-        rights_unused=None if unused is None or policy is None else _table(unused, max(len(policy.credentials), 1)),
-        requests_made=_table(requests, top),
-        refusals=_table(refused, top),
-        flows=_table(flowing, top),
+        rights_used=collected_table(used, top),
+        rights_unused=None
+        if unused is None or policy is None
+        else collected_table(unused, max(len(policy.credentials), 1)),
+        requests_made=collected_table(requests, top),
+        refusals=collected_table(refused, top),
+        flows=collected_table(flowing, top),
         durations=taken,
-        slowest=_table(slowest(log, top + 1), top),
-        over_time=_table(over_time(log, width).orderBy("start"), periods),
+        slowest=collected_table(slowest(log, top + 1), top),
+        over_time=collected_table(over_time(log, width).orderBy("start"), periods),
         width=width,
-        revocations=_table(revocations(log).orderBy(F.desc("longest"), "owner"), top),
-        kept_back=_table(kept, top),
+        revocations=collected_table(revocations(log).orderBy(F.desc("longest"), "owner"), top),
+        kept_back=collected_table(kept, top),
     )
 
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-def _table(frame: DataFrame, bound: int) -> ReportTable:
+def collected_table(frame: DataFrame, bound: int) -> ReportTable:
+    """Collect at most so many rows of a frame for a report."""
     # Timestamps come as microseconds: Python's would be in this machine's time zone.
     times = {field.name for field in frame.schema if isinstance(field.dataType, TimestampType)}
     columns = [F.unix_micros(name).alias(name) if name in times else F.col(name) for name in frame.columns]

@@ -12,11 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from penstock.errors import FailedError
-from penstock.guard import DecisionRecord
-from penstock.guard.decision_log import RevocationRecord
 from penstock.store.files.files import sync_folder
+
+
+class LogRecord(Protocol):
+    """A record of a log: of a decision, of a revocation, of a sample of a component."""
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +35,12 @@ class DecisionFile:
     _unsafe: dict[tuple[int, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
     _new: list[None] = field(init=False, default_factory=list, repr=False, compare=False)
 
-    def __call__(self, entry: DecisionRecord | RevocationRecord) -> None:
+    def __call__(self, entry: LogRecord) -> None:
         """Append one record, and make it safe."""
         self.append(entry)
         self.sync()
 
-    def append(self, entry: DecisionRecord | RevocationRecord) -> None:
+    def append(self, entry: LogRecord) -> None:
         """Append one record; it is safe when `sync` has returned."""
         line = f"{entry.to_json()}\n".encode()
         try:

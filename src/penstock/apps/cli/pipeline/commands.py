@@ -15,6 +15,10 @@ _JOBS: Final = {
     "quarantine": ("pipeline.jobs:quarantine", "Show what did not fit: the number of records for each reason."),
     "whatif": ("pipeline.jobs:whatif", "Compare two policies on a history: who gains and who loses which attributes."),
     "audit": ("pipeline.jobs:audit", "Report which rights are used, who is refused, and what flows where."),
+    "audit-components": (
+        "pipeline.components:audit",
+        "Report who asked components what, whose answer counted, and what was missing.",
+    ),
     "seal": ("pipeline.sealed:seal", "Seal events as brokers do, and keep them as a sealed log."),
     "unseal": ("pipeline.sealed:unseal", "Open a sealed log with the keys that you have."),
     "compact": ("pipeline.sealed:compact", "Merge small blocks of a sealed log into large ones."),

@@ -267,7 +267,7 @@ def _show_report(report: AuditReport, done: Done | None, names: Petnames) -> Ite
         table = tables.get(name)
         if table is not None and table.rows:
             yield name.replace("_", " ")
-            yield from _show_table(table, names)
+            yield from show_table(table, names)
             yield ""
     if not report.revocations.rows:
         yield "no revocations in this period"
@@ -277,7 +277,8 @@ def _show_report(report: AuditReport, done: Done | None, names: Petnames) -> Ite
     yield f"{counted(report.decisions, 'decision')}{rest}"
 
 
-def _show_table(table: ReportTable, names: Petnames) -> Iterator[Shown]:
+def show_table(table: ReportTable, names: Petnames) -> Iterator[Shown]:
+    """Yield a table of a report."""
     yield grid_table(table.columns, [[_cell(value, names) for value in row] for row in table.rows])
     if table.more:
         yield "and more"

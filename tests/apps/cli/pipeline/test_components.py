@@ -1,0 +1,68 @@
+"""`penstock pipeline audit-components` combines logged answers as enforcement points do."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.apps.conftest import Shell
+from tests.pipeline.test_component_audit import LINES, NOON
+
+from penstock.apps.cli.pipeline.components import RoleModes
+from penstock.authority.components.log_point import read_audit
+from penstock.authority.decisions.modes import AnswerMode
+from penstock.crypto import SigningKey
+
+PRINCIPALS = [str(SigningKey(bytes([n]) * 32).principal) for n in range(3)]
+
+
+def answer(
+    replier: str, effect: str, *, changed: int = 1, revision: str = "1", home: str = "bank"
+) -> dict[str, object]:
+    rests = [{"id": "p", "revision": revision, "changed": datetime(2026, 5, changed, tzinfo=UTC).isoformat()}]
+    number = int(replier[-1])
+    given = {"replier": replier, "home": home, "principal": PRINCIPALS[number], "effect": effect, "heard": number}
+    return {**given, "status": "x" if effect == "Indeterminate" else "", "rests": rests}
+
+
+@pytest.mark.parametrize(
+    ("mode", "answers", "expected"),
+    [
+        ("first", [], (None, [])),
+        ("first", [answer("pdp-1", "Permit"), answer("pdp-2", "Deny")], ("Permit", ["pdp-1"])),
+        ("n:2", [answer("pdp-1", "Permit")], (None, [])),
+        ("n:2", [answer("pdp-1", "Permit"), answer("pdp-2", "Permit")], ("Permit", ["pdp-1", "pdp-2"])),
+        ("n:2", [answer("pdp-1", "Permit"), answer("pdp-2", "Deny")], (None, [])),  # the same policies, other values
+        (
+            "newest:1",
+            [answer("pdp-1", "Permit"), answer("pdp-2", "Deny", changed=2, revision="2")],
+            ("Deny", ["pdp-2"]),
+        ),
+        ("first", [answer("pdp-1", "Permit", home="partner"), answer("pdp-2", "Deny")], ("Deny", ["pdp-2"])),
+        ("first", [answer("pdp-0", "Indeterminate")], ("Indeterminate", ["pdp-0"])),
+    ],
+)
+def test_answers_are_combined_as_the_role_says(
+    mode: str, answers: list[dict[str, object]], expected: tuple[str | None, list[str]]
+) -> None:
+    modes = RoleModes({"ER(1)": (AnswerMode.parse(mode), {"bank": 2, "partner": 1})})
+    assert modes("ER(1)", answers) == expected
+
+
+def test_an_audit_writes_a_source_for_information_points(penstock: Shell, spark: SparkSession) -> None:
+    text = "\n".join(LINES)
+    for replier, principal in zip(("pdp-1", "pdp-2", "pdp-3"), PRINCIPALS, strict=True):
+        text = text.replace(f"ed25519:{replier}", principal)
+    Path("log").mkdir()
+    Path("log/log-1.jsonl").write_text(text)
+    penstock.now = NOON.replace(minute=1)
+    found = penstock.ok(
+        "pipeline", "audit-components", "log", "--last", "1h", "--refusals", "r.json", "-o", "json"
+    ).json
+    assert found["refusals"][0]["refusals"] == 1
+    until, entities = read_audit(Path("r.json").read_bytes())
+    assert until == penstock.now.timestamp()
+    assert entities["customer:alice"]["refusals"] == 1
+    ran = penstock.ok("pipeline", "audit-components", "log", "--until", "2026-05-01T11:00Z")
+    assert ran.out.splitlines()[-1] == "0 samples"
+    assert penstock("pipeline", "audit-components", "log", "--last", "1h", "--since", "2026-05-01").code == "cli.usage"
