@@ -54,7 +54,7 @@ from penstock.roles.engine import (
     change_to_sexp,
 )
 from penstock.store.ledgers.ledgers import BEGINNING, EMPTY, Change, Ledger, LedgerHead, NewChange, chain
-from penstock.trust.signed import DIGEST, Claim, read_signed, sign_value
+from penstock.trust.signed import DIGEST, AppliedRequest, Claim, read_signed, sign_value
 
 FOUND: Final = "found"
 #: how often a change is tried again if others change the ledger at the same time
@@ -83,22 +83,12 @@ class RoleEntry(Claim):
 
 
 @dataclass(frozen=True, slots=True)
-class _AppliedRequest(RoleRecord):
-    """A request that was applied."""
-
-    HEAD: ClassVar = b"applied"
-    by: Principal
-    nonce: bytes
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class RoleBookImage(RoleRecord):
     """The state of a role book as it is written in a snapshot."""
 
     HEAD: ClassVar = b"role-book-state"
     state: RoleImage
-    applied: tuple[_AppliedRequest, ...] = ()
+    applied: tuple[AppliedRequest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +334,7 @@ class RoleBook:
             return
         if self.signed and (self._signer is None or self._signer.principal != self.founding.domain):
             return
-        applied = (_AppliedRequest(by, nonce, time) for (by, nonce), time in self._applied.items())
+        applied = (AppliedRequest(by, nonce, time) for (by, nonce), time in self._applied.items())
         value = RoleBookImage(self.engine.image(), tuple(applied)).to_sexp()
         data = canonical(value)
         if self.signed and self._signer is not None:

@@ -107,6 +107,16 @@ class Claim(StatementRecord):
         return signer
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedRequest(StatementRecord):
+    """A signed request that was applied, in the snapshot of a ledger: it is not applied again."""
+
+    HEAD: ClassVar = b"applied"
+    by: Principal
+    nonce: bytes
+    time: datetime
+
+
 V_co = TypeVar("V_co", bound=Claim, covariant=True)
 V = TypeVar("V", bound=Claim)
 

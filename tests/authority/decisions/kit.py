@@ -1,8 +1,12 @@
 """Questions, requests and answers for tests."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, Final
+
+import pytest
 
 from penstock.authority.decisions.coverage import Coverage
 from penstock.authority.decisions.decision_point import PointDecision
@@ -10,6 +14,8 @@ from penstock.authority.decisions.messages import AccessAnswer, AccessRequest, A
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import SigningKey
+from penstock.fabric import EmbeddedFabric, Fabric
+from penstock.fabric.nats import NatsFabric
 from penstock.policy.language.results import Obligation, PolicyOutcome, XacmlDecision
 from penstock.testing.fabric_suite import ManualClock
 from penstock.trust.capabilities import DecisionRight, decision_tag
@@ -84,3 +90,20 @@ def rights_of(*certificates: Certificate) -> DecisionRights:
     """Return the rights that certificates give; without any, `PDP` and `OTHER` may decide, and `PEP` may ask."""
     usual = (grant(PDP), grant(OTHER), grant(PEP, DecisionRight.ASK))
     return DecisionRights(OWNER.principal, Credentials.of(*(certificates or usual)))
+
+
+#: the same suite over each fabric
+each_fabric: Final = pytest.mark.parametrize("over", ["embedded", "nats"])
+_PREFIXES: Final = count()
+
+
+@asynccontextmanager
+async def opened_fabric(over: str, request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Fabric]:
+    """Open a fabric that nobody else uses."""
+    if over == "embedded":
+        async with EmbeddedFabric(clock=clock) as embedded:
+            yield embedded
+        return
+    url = request.getfixturevalue("server").url
+    async with await NatsFabric.connect(url, prefix=f"decisions{next(_PREFIXES)}") as fabric:
+        yield fabric

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.authority.decisions.kit import NOW, OTHER, PDP, PEP, POLICY, STRANGER, answer
+from tests.authority.decisions.kit import NOW, OTHER, PDP, PEP, POLICY, STRANGER, answer, each_fabric, opened_fabric
 
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect, PolicyRevision, RoleRecycling
 from penstock.authority.decisions.policy_feed import PolicyFeed
@@ -35,7 +35,7 @@ from penstock.authority.decisions.updates import (
 from penstock.authority.limits import FEED_CACHES, AuthorityLimits
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError
-from penstock.fabric import EmbeddedFabric
+from penstock.fabric import Fabric
 from penstock.model.principals import Principal
 from penstock.store.files.appended_lines import AppendedLines
 from penstock.testing.fabric_suite import ManualClock, until
@@ -275,9 +275,9 @@ def test_a_jump_is_noticed_by_answers_and_heartbeats_too() -> None:
 
 
 class Scene:
-    """A secondary point and a decision point's feed on an embedded fabric."""
+    """A secondary point and a decision point's feed on a fabric."""
 
-    def __init__(self, fabric: EmbeddedFabric, clock: ManualClock, path: Path) -> None:
+    def __init__(self, fabric: Fabric, clock: ManualClock, path: Path) -> None:
         self.fabric, self.clock, self.path = fabric, clock, path
         self.errors: list[PenstockError] = []
         self.lines = AppendedLines(path)
@@ -300,11 +300,12 @@ class Scene:
         await until(lambda: self.learn(asked("a")))
 
 
-def scene(test: Callable[[Scene], Awaitable[None]]) -> Callable[[Path], None]:
-    def run(tmp_path: Path) -> None:
+def scene(test: Callable[[Scene], Awaitable[None]]) -> Callable[[Path, str, pytest.FixtureRequest], None]:
+    @each_fabric
+    def run(tmp_path: Path, over: str, request: pytest.FixtureRequest) -> None:
         async def whole() -> None:
             clock = ManualClock(START)
-            async with asyncio.timeout(60), EmbeddedFabric(clock=clock) as fabric:
+            async with asyncio.timeout(60), opened_fabric(over, request, clock) as fabric:
                 made = Scene(fabric, clock, tmp_path / "log")
                 async with made.point, made.feed:
                     await made.joined()

@@ -8,7 +8,19 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.authority.decisions.kit import NOW, OTHER, OWNER, PDP, PEP, POLICY, Policies, grant, rights_of
+from tests.authority.decisions.kit import (
+    NOW,
+    OTHER,
+    OWNER,
+    PDP,
+    PEP,
+    POLICY,
+    Policies,
+    each_fabric,
+    grant,
+    opened_fabric,
+    rights_of,
+)
 
 from penstock.authority.decisions.decision_point import TOPICS, PolicyDecisionPoint
 from penstock.authority.decisions.enforcement_point import EnforcementPoint
@@ -19,7 +31,7 @@ from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.secondary_point import RecycledLog, SecondaryPoint, SecondarySettings
 from penstock.authority.decisions.shared_cache import SharedCache
 from penstock.crypto import SigningKey
-from penstock.fabric import EmbeddedFabric
+from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.results import XacmlDecision
 from penstock.store.files.appended_lines import AppendedLines
@@ -39,7 +51,7 @@ def asked(item: str = "report-7") -> AccessQuestion:
 class Scene:
     """A decision point with its feed, an enforcement point, and what a test adds."""
 
-    def __init__(self, stack: AsyncExitStack, fabric: EmbeddedFabric, clock: ManualClock, path: Path) -> None:
+    def __init__(self, stack: AsyncExitStack, fabric: Fabric, clock: ManualClock, path: Path) -> None:
         self.stack, self.fabric, self.clock, self.path = stack, fabric, clock, path
         self.settings = SecondarySettings(clock=clock, steady=clock.now)
         self.policies = Policies(XacmlDecision.PERMIT)
@@ -58,11 +70,13 @@ class Scene:
         await self.point.replace(self.policies)
 
 
-def scene(test: Callable[[Scene], Awaitable[None]]) -> Callable[[Path], None]:
-    def run(tmp_path: Path) -> None:
+def scene(test: Callable[[Scene], Awaitable[None]]) -> Callable[[Path, str, pytest.FixtureRequest], None]:
+    @each_fabric
+    def run(tmp_path: Path, over: str, request: pytest.FixtureRequest) -> None:
         async def whole() -> None:
             clock = ManualClock(NOW.timestamp())
-            async with asyncio.timeout(60), EmbeddedFabric(clock=clock) as fabric, AsyncExitStack() as stack:
+            opened = opened_fabric(over, request, clock)
+            async with asyncio.timeout(60), opened as fabric, AsyncExitStack() as stack:
                 made = Scene(stack, fabric, clock, tmp_path)
                 await stack.enter_async_context(made.point)
                 await stack.enter_async_context(made.feed)

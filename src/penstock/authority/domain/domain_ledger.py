@@ -48,7 +48,7 @@ from penstock.model.principals import Principal
 from penstock.store.ledgers.folds import FoldView, refold
 from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange, Progress, broken, chain, quiet
 from penstock.trust.certificates import Certificate, Threshold, read_subject, subject_to_sexp
-from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_signed, sign_value, signed_form
+from penstock.trust.signed import DIGEST, AppliedRequest, Claim, UnverifiedValue, read_signed, sign_value, signed_form
 from penstock.trust.statements import ValidityClaim
 
 APPLIED: Final = "applied"
@@ -82,16 +82,6 @@ _QUORUM: Final[Form[Threshold]] = Form(subject_to_sexp, _read_quorum)
 
 
 @dataclass(frozen=True, slots=True)
-class _Applied(DomainRecord):
-    """A request that was applied."""
-
-    HEAD: ClassVar = b"applied"
-    by: Principal
-    nonce: bytes
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class DomainImage(DomainRecord):
     """The state of a domain as it is written in a snapshot."""
 
@@ -105,14 +95,14 @@ class DomainImage(DomainRecord):
     registered: tuple[Annotated[Certificate, CERTIFICATE], ...]
     quorums: tuple[Annotated[Threshold, _QUORUM], ...]
     revoked: tuple[CapabilityRevocation, ...]
-    applied: tuple[_Applied, ...]
+    applied: tuple[AppliedRequest, ...]
     renewed: frozenset[str]
     statements: tuple[Annotated[UnverifiedValue[ValidityClaim], signed_form(*RECORDED)], ...] = ()
 
     @classmethod
     def of(cls, state: DomainState) -> "DomainImage":
         """Return the image of a state that has begun."""
-        applied = (_Applied(by, nonce, time) for (by, nonce), time in state.applied.items())
+        applied = (AppliedRequest(by, nonce, time) for (by, nonce), time in state.applied.items())
         if state.time is None:
             raise ValueError("the domain has not begun")
         return cls(
