@@ -65,6 +65,7 @@ except ImportError as missing:
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 _ADDRESS: Final = re.compile(r"dds://([A-Za-z0-9.,-]+)(?:/([0-9]{1,3}))?(?:\?tag=([A-Za-z0-9_-]{1,64}))?", re.ASCII)
 _LAST_DOMAIN: Final = 230
+_PROCESSES: Final = 120  # of one domain on one host: each has a port, and the highest must exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class DdsAddress:
         return (
             f'<CycloneDDS><Domain Id="any"><General><Interfaces><NetworkInterface {interface}/></Interfaces>'
             f"<AllowMulticast>false</AllowMulticast></General><Discovery><Tag>{self.tag}</Tag>"
-            f"<ParticipantIndex>auto</ParticipantIndex><Peers>{peers}</Peers></Discovery>"
+            f"<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>{_PROCESSES - 1}"
+            f"</MaxAutoParticipantIndex><Peers>{peers}</Peers></Discovery>"
             # A process that hangs is dropped after its lease (10 s); until then the others write on.
             "<Internal><Watermarks><WhcHigh>64MB</WhcHigh></Watermarks></Internal></Domain></CycloneDDS>"
         )
