@@ -418,10 +418,12 @@ def test_what_a_client_can_open_is_bounded() -> None:
             await DdsFabric.connect(ADDRESS, prefix=prefix) as fabric,
         ):
             await fabric.declare("live", LIVE)
-            opened = [await fabric.publisher("live"), await fabric.subscribe("live"), await fabric.serve("live", _echo)]
+            writer = await fabric.publisher("live")
+            await fabric.subscribe("live")
+            await fabric.serve("live", _echo)
             with refused("fabric.refused"):
                 await fabric.publisher("live")
-            await opened[0].close()
+            await writer.close()
             await fabric.publisher("live")
 
     run(whole)

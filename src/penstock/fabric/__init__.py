@@ -6,6 +6,7 @@
 - `port` is the interface that the rest of Penstock uses. Its writers and readers apply quality of service for every
   adapter; its clock is real or simulated.
 - `qos` compares offered and requested quality of service.
+- `addresses` opens the fabric that an address means.
 - `envelope` converts samples to bytes and back.
 - `tasks` starts asyncio tasks and reports their failures.
 - `embedded` is the adapter within one process.

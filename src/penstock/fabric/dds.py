@@ -466,7 +466,7 @@ class DdsFabric(Fabric):
             raise FailedError(
                 "fabric.unreachable",
                 "no keeper answers in the DDS domain",
-                hint="check the address, and that a keeper runs there",
+                hint="check the address, and run `penstock fabric keep ADDRESS` there",
             ) from error
         finally:
             del self._pending[number]

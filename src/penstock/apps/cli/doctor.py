@@ -14,7 +14,7 @@ import click
 
 from penstock.apps.cli.certs.certs import Expiry, certificate_files, find_certificates
 from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
-from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.credentials import find_types, usable_credentials
 from penstock.apps.cli.shared.describe import Wording, counted, listed, table
 from penstock.apps.cli.shared.names import NameBook
@@ -36,6 +36,7 @@ from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.fabric.addresses import open_fabric
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
 from penstock.store.files.contexts import ContextFile
@@ -93,12 +94,16 @@ class HealthFinding:
 class _Doctor:
     path: str | None = argument(required=False, metavar="[FOLDER|FILE]", type=click.Path(path_type=str))
     client: ClientOptions
+    fabric: str | None = option(
+        "--fabric", metavar="URL", help="Check that this fabric can be reached: nats://HOST:PORT or dds://HOST/DOMAIN."
+    )
     output: str = output_option()
 
 
 @command(
     example="""
 penstock doctor demo
+penstock doctor --fabric dds://127.0.0.1/7
 penstock doctor --context demo-owner
 penstock doctor demo -o json
 """
@@ -109,12 +114,15 @@ def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
     In a folder it checks the clock, who can read keys, certificates that expire, node files and the rights that they
     need, and whether the brokers and their peers can be reached. With --broker or --context it asks a running broker
     about its links and the owners' policies; that is for its operators. If the folder has an operator's key, it asks
-    the folder's broker too. The exit status is 1 if there is a problem.
+    the folder's broker too. With --fabric it checks that a fabric's servers, or the keeper of a DDS domain, answer. The
+    exit status is 1 if there is a problem.
     """
     running = options.client.url is not None or options.client.context is not None
     call = options.client.call() if running else None
     findings: list[HealthFinding] = []
-    if options.path is not None or call is None:
+    if options.fabric is not None:
+        findings.append(_check_fabric(options.fabric))
+    if options.path is not None or (call is None and options.fabric is None):
         findings += check_folder(Path(options.path or "."), session.now, call)
     if call is not None:
         findings += _check_broker(call, session.now, alone=options.path is None)
@@ -129,6 +137,17 @@ def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
     if counts[HealthLevel.PROBLEM]:
         error = RefusedError("doctor.problems", f"{counted(counts[HealthLevel.PROBLEM], 'problem')} found")
     return CommandAnswer(data, _shown(findings), error)
+
+
+def _check_fabric(address: str) -> HealthFinding:
+    async def ask() -> None:
+        await (await open_fabric(address)).close()
+
+    try:
+        asyncio.run(ask())
+    except PenstockError as error:
+        return HealthFinding.of("fabric", error)
+    return HealthFinding(HealthLevel.OK, "fabric", f"{address} answers")
 
 
 def _shown(findings: Iterable[HealthFinding]) -> Iterator[Shown]:

@@ -44,6 +44,7 @@ GROUPS = {
     "Run": {
         "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
         "domain": Noun(f"{_HERE}.domain:domain", "Plan, check, run and change a domain of authorization components."),
+        "fabric": Noun(f"{_HERE}.fabrics:fabric", "Run what a fabric needs: the keeper of a DDS domain."),
         "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),
         "sub": Noun(f"{_HERE}.pub_sub:sub", "Subscribe, and print events as they arrive."),
         "net": Noun(

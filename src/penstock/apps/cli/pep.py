@@ -12,7 +12,7 @@ import click
 
 from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option, wants_data
-from penstock.apps.cli.shared.decision_options import EMBEDDED, DropNotes, FabricOptions, log_line, read_resource
+from penstock.apps.cli.shared.decision_options import DropNotes, FabricOptions, log_line, read_resource
 from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook, load_names
@@ -28,6 +28,7 @@ from penstock.authority.decisions.secondary_point import MAX_AGE, SecondaryPoint
 from penstock.authority.decisions.shared_cache import SharedCache
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
+from penstock.fabric.addresses import EMBEDDED
 from penstock.policy.syntax.json.requests import Json, read_json
 
 _LONGEST: Final = 60
@@ -358,7 +359,9 @@ def serve_cache(options: _Cache) -> None:
     """
     key, names = options.key.open(), load_names(options.names.names_file)
     if options.fabric.fabric in (None, EMBEDDED):
-        raise MalformedError("cli.usage", "a cache for others needs their fabric", hint="give --fabric nats://…")
+        raise MalformedError(
+            "cli.usage", "a cache for others needs their fabric", hint="give --fabric nats://… or dds://…"
+        )
     asyncio.run(_cached(options, key, names))
 
 

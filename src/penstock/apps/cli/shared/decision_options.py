@@ -18,11 +18,10 @@ from penstock.authority.decisions.questions import Entity
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import PublicKey
 from penstock.errors import MalformedError, PenstockError
-from penstock.fabric import EmbeddedFabric, Fabric
+from penstock.fabric import Fabric
+from penstock.fabric.addresses import DDS, EMBEDDED, open_fabric
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
-
-EMBEDDED: Final = "embedded"
 
 
 @option_class
@@ -33,7 +32,8 @@ class FabricOptions:
         "--fabric",
         metavar="URL",
         envvar="PENSTOCK_FABRIC",
-        help=f"Use the fabric of these NATS servers, or `{EMBEDDED}` for one inside this process.",
+        help=f"Use the fabric of these NATS servers, or of a DDS domain (dds://HOST/DOMAIN), or `{EMBEDDED}` for one"
+        " inside this process.",
     )
     login_files: tuple[str, ...] = nats_login_option()
     prefix: str = option(
@@ -41,7 +41,7 @@ class FabricOptions:
         default="penstock",
         show_default=True,
         metavar="WORD",
-        help="Begin the servers' subjects with this.",
+        help="Begin the subjects of NATS, or the names of DDS topics, with this.",
     )
     owner: str | None = option(
         "--owner", help="Name the owner of the decisions, whose certificates count (default: the key's).", **WHO
@@ -55,23 +55,18 @@ class FabricOptions:
 
     def login(self) -> NatsLogin | None:
         """Return the login to the NATS servers, if they are the fabric. Raises `MalformedError` (`cli.usage`)."""
-        if self.fabric is None or self.fabric == EMBEDDED:
+        if self.fabric is None or self.fabric == EMBEDDED or self.fabric.startswith(DDS):
             return None
         return nats_login("--fabric", (self.fabric,), self.login_files)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Fabric | None]:
-        """Open the fabric, if there is one. Raises `MalformedError` (`cli.usage`), and as `NatsFabric.connect`."""
+        """Open the fabric, if there is one. Raises `MalformedError` (`cli.usage`), and as `open_fabric`."""
         login = self.login()
         if self.fabric is None:
             yield None
-        elif login is None:
-            async with EmbeddedFabric() as embedded:
-                yield embedded
         else:
-            from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # an extra
-
-            async with await NatsFabric.connect(login, prefix=self.prefix) as fabric:
+            async with await open_fabric(login or self.fabric, prefix=self.prefix) as fabric:
                 yield fabric
 
     def owner_of(self, names: NameBook, key: Principal) -> Principal:
