@@ -473,6 +473,8 @@ class Component:
         record, kind = found.record, found.instance.kind
         if isinstance(record, Reconfiguration | BaseTime | Withdrawal):
             await self._administer(timeline, record)
+        elif self.settings.kind is ComponentKind.PLP:
+            await self.received(found)  # it logs what others may refuse
         elif kind in REQUESTS:
             await self._serve(timeline, found)
         elif kind in REPLIES:
