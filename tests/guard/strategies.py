@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -67,11 +67,13 @@ def fits(spec: AttributeSpec, value: Value) -> bool:
     return spec.domain is None or spec.domain.contains(value)
 
 
+@cache  # to make a strategy takes longer than to draw from it
 def values(spec: AttributeSpec, *, null: bool = True) -> st.SearchStrategy[Scalar]:
     known = st.sampled_from([value for value in POOL[spec.kind] if fits(spec, value)])
     return st.one_of(known, known, st.none()) if null else known
 
 
+@cache
 def comparable(spec: AttributeSpec) -> st.SearchStrategy[Value]:
     """Values that equal themselves."""
     return st.sampled_from([value for value in POOL[spec.kind] if fits(spec, value) and value == value])  # noqa: PLR0124  # NaN does not
@@ -90,10 +92,14 @@ class Family:
         return [*self.versions, *([self.parent] if self.parent else [])]
 
 
+@cache
 def _attributes(prefix: str, low: int, high: int) -> st.SearchStrategy[tuple[AttributeDefinition, ...]]:
     return st.lists(SPECS, min_size=low, max_size=high).map(
         lambda specs: tuple(AttributeDefinition(f"{prefix}{i}", str(i), spec) for i, spec in enumerate(specs))
     )
+
+
+CHANGES = st.sampled_from(["rename", "remove", "add", "retype"])
 
 
 @st.composite
@@ -109,7 +115,7 @@ def families(draw: st.DrawFn) -> Family:
     for number in range(1, draw(st.integers(1, 3))):
         name = draw(st.sampled_from(definition.attributes)).name
         version, fresh = str(number), f"n{number}"
-        match draw(st.sampled_from(["rename", "remove", "add", "retype"])):
+        match draw(CHANGES):
             case "rename":
                 definition = definition.rename(name, fresh, version=version)
             case "remove" if len(definition.attributes) > 1:
@@ -145,6 +151,9 @@ def _atom(name: str, spec: AttributeSpec, value: Value, shape: int) -> Selector:
     return parse(shapes[shape % len(shapes)])
 
 
+JUNCTIONS = st.sampled_from([conjunction, disjunction])
+
+
 @st.composite
 def selectors(draw: st.DrawFn, schema: Schema) -> Selector:
     """Draw a selector over some attributes that has every outcome within reach: TRUE, FALSE, NULL, an error."""
@@ -154,7 +163,7 @@ def selectors(draw: st.DrawFn, schema: Schema) -> Selector:
         name = draw(names)
         atom = _atom(name, schema[name], draw(comparable(schema[name])), draw(st.integers(0, 19)))
         parts.append(negation(atom) if draw(st.booleans()) else atom)
-    return draw(st.sampled_from([conjunction, disjunction]))(*parts)
+    return draw(JUNCTIONS)(*parts)
 
 
 def _raise(*_: object) -> bool:
@@ -191,6 +200,7 @@ ENVIRONMENTS: list[Mapping[str, Scalar]] = [
 ]
 
 
+@cache
 def environments() -> st.SearchStrategy[Mapping[str, Scalar]]:
     # Mostly one in which something is allowed.
     return st.sampled_from([ENVIRONMENTS[0]] * 8 + ENVIRONMENTS)
@@ -213,6 +223,11 @@ def scopes(draw: st.DrawFn, family: Family) -> TypeScope:
     )
 
 
+GUARDED_BY = st.frozensets(st.sampled_from([*["yes", "few"] * 2, *sorted(GUARDS), "one", "unheard-of"]), max_size=2)
+SOME_VALIDITY = st.sampled_from([*VALIDITIES[:3] * 2, *VALIDITIES])
+SOME_CONDITION = st.sampled_from([ALWAYS] * 8 + CONDITIONS)
+
+
 @st.composite
 def branches(draw: st.DrawFn, family: Family, action: Right, *, plain: bool = False) -> Branch:
     """Draw a branch; a plain one has neither guards nor dates nor conditions."""
@@ -229,11 +244,8 @@ def branches(draw: st.DrawFn, family: Family, action: Right, *, plain: bool = Fa
     guards: frozenset[str] = frozenset()
     when = When()
     if not plain:
-        names = st.sampled_from([*["yes", "few"] * 2, *sorted(GUARDS), "one", "unheard-of"])
-        guards = draw(st.frozensets(names, max_size=2)) if draw(st.integers(0, 3)) == 0 else guards
-        when = When(
-            draw(st.sampled_from([*VALIDITIES[:3] * 2, *VALIDITIES])), draw(st.sampled_from([ALWAYS] * 8 + CONDITIONS))
-        )
+        guards = draw(GUARDED_BY) if draw(st.integers(0, 3)) == 0 else guards
+        when = When(draw(SOME_VALIDITY), draw(SOME_CONDITION))
     return Branch(
         action=action,
         types=draw(scopes(family)),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ VALUES: dict[Kind, st.SearchStrategy[Scalar]] = {
 LITERALS: dict[Kind, st.SearchStrategy[Scalar]] = {**VALUES, Kind.FLOAT: FINITE, Kind.TIMESTAMP: MOMENTS | EXTREMES}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grammar:
     """What a random selector may hold; SQLite and the solver share only part of the language with us."""
 
@@ -65,8 +66,8 @@ class Grammar:
 FULL = Grammar(SCHEMA, LITERALS)
 
 
-@st.composite
-def terms(draw: st.DrawFn, grammar: Grammar, kind: Kind, depth: int = 2) -> str:
+@cache  # to make a strategy takes longer than to draw from it
+def terms(grammar: Grammar, kind: Kind, depth: int = 2) -> st.SearchStrategy[str]:
     """Draw the text of a term of one kind."""
     names = [name for name, spec in grammar.schema.items() if spec.kind is kind]
     choices = ["literal"] + ["attribute"] * (3 if names else 0) + (["null"] if grammar.nulls else [])
@@ -75,25 +76,37 @@ def terms(draw: st.DrawFn, grammar: Grammar, kind: Kind, depth: int = 2) -> str:
         choices += ["arithmetic", "minus"]
     if depth and kind is Kind.STRING and grammar.concat:
         choices.append("concat")
-    match draw(st.sampled_from(choices)):
-        case "literal":
-            return write_value(draw(grammar.literals[kind]))
-        case "attribute":
-            return write_name(draw(st.sampled_from(names)))
-        case "arithmetic":
-            other = draw(st.sampled_from([Kind.INTEGER, kind]))
-            left, right = draw(terms(grammar, kind, depth - 1)), draw(terms(grammar, other, depth - 1))
-            return f"({left} {draw(st.sampled_from(grammar.arithmetic))} {right})"
-        case "minus":
-            return f"- ({draw(terms(grammar, kind, depth - 1))})"
-        case "concat":
-            return f"({draw(terms(grammar, kind, depth - 1))} || {draw(terms(grammar, kind, depth - 1))})"
-        case _:
-            return "NULL"
+    shapes, attributes, others = (st.sampled_from(each) for each in (choices, names, [Kind.INTEGER, kind]))
+    operators = st.sampled_from(grammar.arithmetic)
+
+    @st.composite
+    def term(draw: st.DrawFn) -> str:
+        match draw(shapes):
+            case "literal":
+                return write_value(draw(grammar.literals[kind]))
+            case "attribute":
+                return write_name(draw(attributes))
+            case "arithmetic":
+                other = draw(others)
+                left, right = draw(terms(grammar, kind, depth - 1)), draw(terms(grammar, other, depth - 1))
+                return f"({left} {draw(operators)} {right})"
+            case "minus":
+                return f"- ({draw(terms(grammar, kind, depth - 1))})"
+            case "concat":
+                return f"({draw(terms(grammar, kind, depth - 1))} || {draw(terms(grammar, kind, depth - 1))})"
+            case _:
+                return "NULL"
+
+    return term()
 
 
-@st.composite
-def conditions(draw: st.DrawFn, grammar: Grammar = FULL, depth: int = 3) -> str:
+NEGATIONS = st.sampled_from(["", "NOT "])
+EQUALITIES = st.sampled_from(["=", "<>"])
+COMPARISONS = st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "!="])
+
+
+@cache
+def conditions(grammar: Grammar = FULL, depth: int = 3) -> st.SearchStrategy[str]:
     """Draw the text of a well-typed condition."""
     choices = ["compare", "compare", "between", "in", "null"]
     if Kind.BOOLEAN in grammar.kinds:
@@ -102,41 +115,47 @@ def conditions(draw: st.DrawFn, grammar: Grammar = FULL, depth: int = 3) -> str:
         choices.append("like")
     if depth:
         choices += ["and", "or", "not"] * 2
-    negation = draw(st.sampled_from(["", "NOT "]))
-    kind = draw(st.sampled_from(grammar.kinds))
-    ordered = draw(st.sampled_from([kind for kind in grammar.kinds if kind is not Kind.BOOLEAN]))
-    match draw(st.sampled_from(choices)):
-        case "compare":
-            operators = ["=", "<>"] if kind is Kind.BOOLEAN else ["=", "<>", "<", "<=", ">", ">=", "!="]
-            other = draw(_mate(grammar, kind))
-            left, right = draw(terms(grammar, kind)), draw(terms(grammar, other))
-            return f"{left} {draw(st.sampled_from(operators))} {right}"
-        case "between":
-            bounds = [draw(terms(grammar, draw(_mate(grammar, ordered)))) for _ in range(2)]
-            return f"{draw(terms(grammar, ordered))} {negation}BETWEEN {bounds[0]} AND {bounds[1]}"
-        case "in":
-            items = [draw(terms(grammar, draw(_mate(grammar, kind)), 0)) for _ in range(draw(st.integers(1, 3)))]
-            return f"{draw(terms(grammar, kind))} {negation}IN ({', '.join(items)})"
-        case "null":
-            return f"{draw(terms(grammar, kind))} IS {negation}NULL"
-        case "boolean":
-            names = [name for name, spec in grammar.schema.items() if spec.kind is Kind.BOOLEAN]
-            constants = ["TRUE", "FALSE"] + (["NULL"] if grammar.nulls else [])
-            return draw(st.sampled_from([write_name(name) for name in names] * 3 + constants))
-        case "like":
-            return f"{draw(terms(grammar, Kind.STRING))} {negation}LIKE {draw(patterns())}"
-        case "not":
-            return f"NOT ({draw(conditions(grammar, depth - 1))})"
-        case junction:
-            parts = [f"({draw(conditions(grammar, depth - 1))})" for _ in range(draw(st.integers(2, 3)))]
-            return f" {junction} ".join(parts)
+    booleans = [write_name(name) for name, spec in grammar.schema.items() if spec.kind is Kind.BOOLEAN]
+    constants = st.sampled_from(booleans * 3 + ["TRUE", "FALSE"] + (["NULL"] if grammar.nulls else []))
+    shapes, kinds = st.sampled_from(choices), st.sampled_from(grammar.kinds)
+    ordered_kinds = st.sampled_from([kind for kind in grammar.kinds if kind is not Kind.BOOLEAN])
+
+    @st.composite
+    def condition(draw: st.DrawFn) -> str:
+        negation, kind, ordered = draw(NEGATIONS), draw(kinds), draw(ordered_kinds)
+        match draw(shapes):
+            case "compare":
+                other = draw(_mate(grammar, kind))
+                left, right = draw(terms(grammar, kind)), draw(terms(grammar, other))
+                return f"{left} {draw(EQUALITIES if kind is Kind.BOOLEAN else COMPARISONS)} {right}"
+            case "between":
+                bounds = [draw(terms(grammar, draw(_mate(grammar, ordered)))) for _ in range(2)]
+                return f"{draw(terms(grammar, ordered))} {negation}BETWEEN {bounds[0]} AND {bounds[1]}"
+            case "in":
+                items = [draw(terms(grammar, draw(_mate(grammar, kind)), 0)) for _ in range(draw(st.integers(1, 3)))]
+                return f"{draw(terms(grammar, kind))} {negation}IN ({', '.join(items)})"
+            case "null":
+                return f"{draw(terms(grammar, kind))} IS {negation}NULL"
+            case "boolean":
+                return draw(constants)
+            case "like":
+                return f"{draw(terms(grammar, Kind.STRING))} {negation}LIKE {draw(patterns())}"
+            case "not":
+                return f"NOT ({draw(conditions(grammar, depth - 1))})"
+            case junction:
+                parts = [f"({draw(conditions(grammar, depth - 1))})" for _ in range(draw(st.integers(2, 3)))]
+                return f" {junction} ".join(parts)
+
+    return condition()
 
 
+@cache
 def _mate(grammar: Grammar, kind: Kind) -> st.SearchStrategy[Kind]:
     numbers = [number for number in (Kind.INTEGER, Kind.FLOAT) if number in grammar.kinds]
     return st.sampled_from([kind, *numbers] if kind in numbers else [kind])
 
 
+@cache
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
     """Draw a LIKE pattern, sometimes with an escape."""
