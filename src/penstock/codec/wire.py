@@ -59,7 +59,8 @@ def encode(value: Writable, *, limits: CodecLimits = CODEC_LIMITS) -> Encoded:
         data: bytes = msgpack.packb(value, datetime=True)
     except (TypeError, ValueError, OverflowError):
         raise _no_message() from None
-    _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
+    if type(value) is not bytes:
+        _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
     if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
         raise LimitError("wire.limit", f"a message of {len(data)} bytes does not fit into a frame", hint="split it")
     return Encoded(data)

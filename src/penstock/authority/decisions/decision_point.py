@@ -63,6 +63,7 @@ class DecisionTopics:
 
 
 TOPICS: Final = DecisionTopics()
+_SKEW: Final = timedelta(seconds=POINT_SKEW)
 #: senders that were silent for longest, of which one is forgotten for a new one if its requests have ended
 _TRIED: Final = 64
 
@@ -299,7 +300,7 @@ class PolicyDecisionPoint:
     def _problem(self, found: UnverifiedValue[AccessRequest], now: float) -> str | None:
         request = found.value
         moment = datetime.fromtimestamp(now, UTC)
-        if request.until < moment or request.time - moment > timedelta(seconds=POINT_SKEW):
+        if request.until < moment or request.time - moment > _SKEW:
             return "late"
         question, rights = request.question, self._rights
         if rights is not None and not rights.may(request.sender, DecisionRight.ASK, question.resource, moment):

@@ -56,6 +56,7 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import DecisionRight
 from penstock.trust.signed import SignedValue
 
+_SKEW: Final = timedelta(seconds=POINT_SKEW)
 #: numbers of requests begin at random, so that two points with one key do not send the same request
 _NUMBER_BYTES: Final = 6
 
@@ -212,8 +213,12 @@ class EnforcementPoint:
             self.counts["requests"] += 1
             waiting = _Waiting(question, request, preferred, {caller}, enough=self._mode.answers or PEP_ANSWERS)
             self._waiting[question.digest] = waiting
-            self._after(waiting, self._soon if preferred is None else PREFERRED_WAIT)
-            await self._send_for(waiting, caller)
+            # Over an open link the request goes first, and the rest is done while it is on its way.
+            waiting.sent = self._path is AskPath.DIRECT and self._send_now(waiting)
+            if not caller.done():
+                self._after(waiting, self._soon if preferred is None else PREFERRED_WAIT)
+            if not waiting.sent:
+                await self._send_for(waiting, caller)
         try:
             return await caller
         finally:
@@ -299,8 +304,6 @@ class EnforcementPoint:
     async def _open(self, waiting: _Waiting) -> None:
         """Subscribe to the answer and send the request. Raises `RefusedError` (`pep.unreachable`)."""
         try:
-            if self._path is AskPath.DIRECT and self._send_now(waiting):
-                return  # time limits, and all that follows, are for what waits
             async with asyncio.timeout(self._timeout):
                 if self._reading is not None:
                     await self._reading.add(answer_key(waiting.question.digest))
@@ -383,7 +386,7 @@ class EnforcementPoint:
         answers, mode = self._current(waiting), self._mode
         if not answers:
             raise self._refusal(waiting)
-        for answer in answers:
+        for answer in answers if mode.compares else ():
             # Not before: of the answers to one question, the older ones count as answers too.
             self._learn(answer.value)
         if mode.wait is None and mode.answers is not None and len(answers) < mode.answers:
@@ -489,7 +492,7 @@ class EnforcementPoint:
         now = self._now()
         if answer.until < now:
             return "late"
-        ahead = now + timedelta(seconds=POINT_SKEW)
+        ahead = now + _SKEW
         if answer.issued > ahead or any(policy.changed > ahead for policy in answer.rests_on):
             return "early"
         if not self._rights.may(answer.point, DecisionRight.DECIDE, question.resource, now):

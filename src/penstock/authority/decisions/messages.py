@@ -75,6 +75,10 @@ _ACTIONS: Final[ListForm[frozenset[str]]] = ListForm(
 )
 
 
+#: for how long an answer holds, at least and at most
+_NO_TIME, _LONGEST = timedelta(), timedelta(milliseconds=ANSWER_PERIOD)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Requests.
 
@@ -198,7 +202,7 @@ class AccessAnswer(Claim):
 
     def verify_fields(self) -> None:
         """Raise `MalformedError` (`evolution.malformed`) for fields that do not fit each other."""
-        if not timedelta() <= self.until - self.issued <= timedelta(milliseconds=ANSWER_PERIOD):
+        if not _NO_TIME <= self.until - self.issued <= _LONGEST:
             raise malformed(f"an answer holds for 0 to {ANSWER_PERIOD} milliseconds")
         if (self.status is None) is (self.effect is AnswerEffect.INDETERMINATE):
             raise malformed("exactly the answers that are Indeterminate have a status")

@@ -160,12 +160,8 @@ class AccessQuestion:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are no properties, and everything else is as it must be."""
-        subject, action, resource = self.subject, self.action, self.resource
-        if subject.properties or action.properties or resource.properties or self.context or action.type:
-            return False
-        texts = (subject.type, subject.id, action.id, resource.type, resource.id)
-        return all(type(text) is str and text for text in texts)
+        """Whether it is written as a question without properties, of which every text is written as it is."""
+        return _PLAIN.fullmatch(self.written) is not None
 
     @cached_property
     def text(self) -> str:

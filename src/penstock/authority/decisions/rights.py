@@ -4,19 +4,20 @@
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from penstock.authority.decisions.questions import Entity
-from penstock.model.instants import instant_key
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import DecisionRight, decision_request, decision_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import FiveTuple, follow_all, sift
 from penstock.trust.tags import matches
-from penstock.trust.validity import State, Validity
+from penstock.trust.validity import Validity
 
 _NO_ENDS: Final[Mapping[str, Validity]] = {}
+#: where a certificate does not say when it begins and ends
+_EVER: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 #: resources of which it is kept when somebody has a right on them; if there are more, all are looked up again
 _KEPT: Final = 16_384
 
@@ -31,8 +32,8 @@ class DecisionRights:
         self.owner = owner
         self._ends = ends
         self._grants: Mapping[Principal, tuple[FiveTuple, ...]] = {}
-        #: the periods in which a principal has a right on a resource
-        self._periods: dict[tuple[Principal, DecisionRight, str, str], tuple[Validity, ...]] = {}
+        #: the periods in which a principal has a right on a resource: the first instant and the last one
+        self._periods: dict[tuple[Principal, DecisionRight, str, str], tuple[tuple[datetime, datetime], ...]] = {}
         self.replace(credentials, ends)
 
     def replace(self, credentials: Credentials, ends: Mapping[str, Validity] = _NO_ENDS) -> None:
@@ -52,14 +53,15 @@ class DecisionRights:
         periods = self._periods.get(key)
         if periods is None:
             request = decision_request(self.owner, resource.type, resource.id, right)
-            periods = tuple(grant.validity for grant in grants if matches(request, grant.tag))
+            periods = tuple(
+                (grant.validity.starts or _EVER[0], grant.validity.ends or _EVER[1])
+                for grant in grants
+                if matches(request, grant.tag)
+            )
             if len(self._periods) >= _KEPT:
                 self._periods.clear()
             self._periods[key] = periods
-        if not periods:
-            return False
-        moment = instant_key(now)
-        return any(period.state(moment) is State.VALID for period in periods)
+        return any(first <= now <= last for first, last in periods)
 
     def may_decide(self, principal: Principal, resource: Entity, now: datetime) -> bool:
         """Return whether a principal may decide about a resource now."""
