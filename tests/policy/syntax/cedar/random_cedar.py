@@ -172,7 +172,12 @@ class CedarMaker:
                 return [self.value("Long") for _ in range(self.random.choice([1, 2, 3]))]
             case "Entities":
                 return [self.value("Entity") for _ in range(self.random.choice([1, 2]))]
-        return self.value(self.pick("String", "Long", "Bool", "Strings"))
+        # A set of one value would be that value.
+        return (
+            self.value(self.pick("String", "Long", "Bool"))
+            if self.random.randrange(4)
+            else self.random.sample(TEXTS, 2)
+        )
 
     def attributes(self, *, wrong: bool) -> tuple[dict[str, Json], dict[str, Json]]:
         """Return attributes as Cedar has them, and flat as Penstock has them; with `wrong`, some have other kinds."""

@@ -240,6 +240,19 @@ def test_a_bag_of_one_value_is_that_value_and_an_empty_one_is_absent() -> None:
         assert decided(policy, AccessQuestion.of(subject, "read", ("Doc", "d"))) is expected
 
 
+def test_values_say_the_kind_if_nothing_else_does() -> None:
+    text = f"{ANYBODY} when {{ principal has x && resource has s && resource.s.contains(principal.x) }};"
+    policy = compile_cedar(text)
+    for subject, expected in (
+        (Entity("User", "a", {"x": "a"}), XacmlDecision.PERMIT),
+        (Entity("User", "a", {"x": "c"}), XacmlDecision.NOT_APPLICABLE),
+        # None of its strings is missing in the set: it has none.
+        (Entity("User", "a", {"x": 1}), XacmlDecision.NOT_APPLICABLE),
+    ):
+        question = AccessQuestion.of(subject, "read", Entity("Doc", "d", {"s": ["a", "b"]}))
+        assert decided(policy, question) is expected
+
+
 def test_actions_of_a_namespace_are_named_without_it() -> None:
     policy = compile_cedar('permit (principal, action in Org::Action::"all", resource);')
     for action, expected in (

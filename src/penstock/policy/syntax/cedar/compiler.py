@@ -14,11 +14,12 @@
 Cedar skips a policy whose evaluation errs; in XACML, an error is Indeterminate and refuses access. So that both decide
 the same, a policy that can err is refused (`cedar.can-err`): one that uses an attribute without `has` before it, or
 calculates. An attribute has one kind in all policies of a text, which its uses say (`cedar.type` if they differ). If a
-request gives it a value of another kind, the decision is Indeterminate or the same as Cedar's, except within a bag.
+request gives it a value of another kind, the decision is Indeterminate or the same as Cedar's, except within a bag. If
+nothing says the kind, as in `principal.ward == resource.ward`, it is that of the values.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -503,7 +504,9 @@ class _Writer:
             self.checked.refuse(
                 "cedar.construct", f"`{path}` is a record, whose presence a request does not say", at, hint
             )
-        # Of any type: an attribute of another type than expected is not absent.
+        # Of any type: an attribute of another type than expected is not absent. The expected one comes first, because
+        # a source of attributes may refuse to give a value as another type.
+        types = self.checked.kind(path).types
         sizes = [
             self._apply(
                 "integer-greater-than",
@@ -511,7 +514,7 @@ class _Writer:
                 self._apply(f"{of}-bag-size", at, self._bag(path, of)),
                 PolicyLiteral(0, INTEGER),
             )
-            for of in (STRING, INTEGER, BOOLEAN)
+            for of in dict.fromkeys((*types, STRING, INTEGER, BOOLEAN))
         ]
         return self._variable(f"{path.variable} has {'.'.join(path.names)}", self._apply("or", at, *sizes), at)
 
@@ -545,11 +548,35 @@ class _Writer:
                 return self._named(one.variable, other)
         kind = self.checked.kind(left).found()
         if kind.name is None or kind.element is not None:
-            # The same values of each type: this is equality of single values too.
-            same = [self._apply(f"{of}-set-equals", at, self._bag(left, of), self._bag(right, of)) for of in kind.types]
-            return self._joined("and", same, at)
+            # The same values in both bags: this is equality of single values too.
+            return self._of_type(
+                at,
+                (left, right),
+                lambda of: self._apply(f"{of}-set-equals", at, self._bag(left, of), self._bag(right, of)),
+            )
         (of,) = kind.types
         return self._apply(f"{of}-equal", at, self._one(left, of), self._one(right, of))
+
+    def _of_type(self, at: int, operands: tuple[CedarExpression, ...], built: Callable[[DataType], Term]) -> Term:
+        """Return the term of an operation for the type of its operands, which are bags.
+
+        If nothing says the type, the values of an attribute do, when it is evaluated.
+        """
+        types = self.checked.kind(operands[0]).types
+        path = next((one for operand in operands for one in _paths(operand)), None)
+        if len(types) == 1 or path is None:
+            return built(types[0])
+        term = built(types[-1])
+        for of in reversed(types[:-1]):
+            size = self._apply(f"{of}-bag-size", at, self._bag(path, of))
+            some = self._apply("integer-greater-than", at, size, PolicyLiteral(0, INTEGER))
+            term = self._apply(
+                "or",
+                at,
+                self._apply("and", at, some, built(of)),
+                self._apply("and", at, self._apply("not", at, some), term),
+            )
+        return term
 
     def _named(self, variable: str, entity: CedarEntity) -> Term:
         """Return the term of `principal == User::"alice"`."""
@@ -576,23 +603,37 @@ class _Writer:
         return self._apply("string-at-least-one-member-of", at, around, self._bag(right, STRING))
 
     def _call(self, at: int, of: CedarExpression, method: str, argument: CedarExpression | None) -> Term:
-        types = self.checked.kind(of).types
-        bags = [(one, self._bag(of, one)) for one in types]
         if argument is None:
-            sizes = [
-                self._apply("integer-equal", at, self._apply(f"{one}-bag-size", at, bag), PolicyLiteral(0, INTEGER))
-                for one, bag in bags
-            ]
-            return self._joined("and", sizes, at)
-        if method == "contains" and len(types) == 1:
-            return self._apply(f"{types[0]}-is-in", at, self._one(argument, types[0]), bags[0][1])
+            return self._of_type(
+                at,
+                (of,),
+                lambda one: self._apply(
+                    "integer-equal",
+                    at,
+                    self._apply(f"{one}-bag-size", at, self._bag(of, one)),
+                    PolicyLiteral(0, INTEGER),
+                ),
+            )
+        if method == "contains":
+            return self._of_type(
+                at,
+                (argument, of),
+                lambda one: self._apply(f"{one}-is-in", at, self._one(argument, one), self._bag(of, one)),
+            )
         if method == "containsAny":
-            some = [
-                self._apply(f"{one}-at-least-one-member-of", at, bag, self._bag(argument, one)) for one, bag in bags
-            ]
-            return self._joined("or", some, at)
-        every = [self._apply(f"{one}-subset", at, self._bag(argument, one), bag) for one, bag in bags]
-        return self._joined("and", every, at)
+            return self._of_type(
+                at,
+                (of, argument),
+                lambda one: self._apply(
+                    f"{one}-at-least-one-member-of", at, self._bag(of, one), self._bag(argument, one)
+                ),
+            )
+        # By the type of the argument: of another type, all its values would be in every bag.
+        return self._of_type(
+            at,
+            (argument, of),
+            lambda one: self._apply(f"{one}-subset", at, self._bag(argument, one), self._bag(of, one)),
+        )
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -620,16 +661,22 @@ class _Writer:
             case CedarPath(_, variable, names) if names:
                 return Designator(_CATEGORIES[variable], ".".join(names), of)
             case CedarSet(at, values):
-                if len(self.checked.kind(expression).types) == 1:
-                    return self._apply(f"{of}-bag", at, *(self._one(value, of) for value in values))
-                bags = [self._bag(value, of) for value in values]
-                return self._apply(f"{of}-bag", at) if not bags else self._joined(f"{of}-union", bags, at)
+                return self._apply(f"{of}-bag", at, *(self._one(value, of) for value in values))
         return self._apply(f"{of}-bag", expression.at, self._one(expression, of))
 
 
 def _written(entity: CedarEntity) -> str:
     """Return an entity as a value: nothing in its id is escaped."""
     return f'{entity.type}::"{entity.id}"'
+
+
+def _paths(expression: CedarExpression) -> Iterator[CedarPath]:
+    """Yield the attributes that are an expression, or values in its list."""
+    if isinstance(expression, CedarPath) and expression.names:
+        yield expression
+    elif isinstance(expression, CedarSet):
+        for one in expression.values:
+            yield from _paths(one)
 
 
 def _flat(expression: CedarExpression) -> list[CedarExpression]:
