@@ -1,8 +1,9 @@
 """Scenarios of components as data: each file of `scenarios` runs on every fabric.
 
 A file has `[domain]` with the components that are `admitted` to roles, `[policies]` with the rules of policies by name,
-`[table]` with what differs from the roles of `kit.TABLE`, and `[attributes]` with what PIPs know. Each of `[[steps]]`
-has one verb, after which the runner waits until it has happened:
+`[table]` with what differs from the roles of `kit.TABLE`, `[rules]` with what roles of PSPs may specify, and
+`[attributes]` with what PIPs know. Each of `[[steps]]` has one verb, after which the runner waits until it has
+happened:
 
 | verb | what happens, or is expected |
 |---|---|
@@ -15,6 +16,7 @@ has one verb, after which the runner waits until it has happened:
 | `ask` | a PEP asks; `decision` is an effect, or the code of a refusal |
 | `freeze` | a component prepares configurations without end |
 | `kill`, `leave` | a component or PAP ends without a word, or leaves |
+| `specify` | a PSP specifies a policy; `policy` is its identity, or `refused` the reason |
 | `withdraw` | a component is no longer admitted to its role |
 | `members` | who is a member, as the PAP that acts sees it |
 | `waiting` | who has not applied a reconfiguration yet, as that PAP sees it |
@@ -42,7 +44,6 @@ from tests.authority.components.kit import (
     admitted,
     key_of,
     memory_fabric,
-    pap,
 )
 from tests.authority.components.test_points import policy
 
@@ -54,6 +55,12 @@ from penstock.authority.components.information import InformationComponent
 from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
 from penstock.authority.components.request_components import ReplyingComponent
 from penstock.authority.components.samples import AttributeQuery, Configuration, RoleConfiguration
+from penstock.authority.components.specification import (
+    PolicyAdministration,
+    PolicyLanguage,
+    SpecificationComponent,
+    SpecificationRule,
+)
 from penstock.authority.components.topics import ComponentKind, TopicLevels
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.errors import PenstockError
@@ -111,6 +118,8 @@ class Scenario:
             return DecisionComponent(self.fabric, key_of(name), settings, **named)
         if kind is ComponentKind.PIP:
             return InformationComponent(self.fabric, key_of(name), settings, sources=[self.source()], **named)
+        if kind is ComponentKind.PSP:
+            return SpecificationComponent(self.fabric, key_of(name), settings, **named)
         return Component(self.fabric, key_of(name), settings, **named)
 
     def source(self) -> FunctionAttributes:
@@ -164,7 +173,13 @@ class Scenario:
         """Start a PAP."""
         members = tuple(self.admitted.items())
         settings = administration(*members, id=name, table=self.table, levels=self.levels, **self.settings)
-        self.paps[name] = pap(self.fabric, settings, self.clock, key=PAP_KEYS[name], note=self.note)
+        rules = {
+            role: SpecificationRule(tuple(rule["decided_by"]), frozenset(rule["resource_types"]))
+            for role, rule in self.data.get("rules", {}).items()
+        }
+        self.paps[name] = PolicyAdministration(
+            self.fabric, PAP_KEYS[name], settings, rules=rules, clock=self.clock, note=self.note
+        )
         await self.paps[name].join()
 
     async def step_join(self, name: str, role: str | None = None, refused: str | None = None) -> None:
@@ -238,6 +253,25 @@ class Scenario:
         except PenstockError as error:
             found = error.code
         assert found == decision
+
+    async def step_specify(
+        self, name: str, *, called: str, language: str, text: str, policy: str = "", refused: str = ""
+    ) -> None:
+        """Specify a policy."""
+        component = self.components[name]
+        assert isinstance(component, SpecificationComponent)
+        specifying = waited_for(component.specify(called, text.encode(), PolicyLanguage(language)))
+        for turn in count(1):
+            await asyncio.wait((specifying,), timeout=0.001)
+            if specifying.done():
+                break
+            if turn % 20 == 0:  # components apply it by the clock
+                await self.clock.advance(0.5)
+        try:
+            found = ((await specifying).policy, "")
+        except PenstockError as error:
+            found = ("", str(error.fields.get("reason", error.code)))
+        assert found == (policy, refused)
 
     async def step_freeze(self, name: str) -> None:
         """Let a component prepare without end."""

@@ -13,6 +13,7 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `component` is the layer below every component: it joins a domain, opens the topics of its list, signs, and verifies.
 - `registry` is the state of a domain's PAPs: members, roles, reconfigurations under way.
 - `administration` is the PAP: it admits components, and configures and reconfigures them.
+- `specification` is the PSP, which specifies policies, and the PAP that compiles and applies them.
 - `dependencies` says which components depend on each other, and what policies require.
 - `pending_requests` waits for replies.
 - `request_components` has the bases of components that ask, and of those that answer.

@@ -192,6 +192,16 @@ class Reconfiguration(_Content, frozen=True, tag="reconf"):
         )
 
 
+class SpecifiedEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The specified policy that a plan is about: its author and name, the sample of SPOL, and its identity."""
+
+    principal: str
+    name: str
+    component: str
+    number: int
+    policy: str
+
+
 class ReconfigurationPlan(_Content, frozen=True, tag="plan"):
     """What the owner of CONF is about to do. Other PAPs follow it."""
 
@@ -204,6 +214,8 @@ class ReconfigurationPlan(_Content, frozen=True, tag="plan"):
     role_changes: tuple[bytes, ...] = ()
     #: why: shown to people
     reason: str = ""
+    #: the policy of a PSP that this applies
+    specified: SpecifiedEntry | None = None
 
 
 class BaseTime(_Content, frozen=True, tag="base"):
