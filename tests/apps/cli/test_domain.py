@@ -1,12 +1,27 @@
 """`penstock domain` as people run it, with the example of an e-bank."""
 
+import json
 import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.apps.conftest import Shell
+from tests.apps.node_kit import bounded
+from tests.copies import Copy
+
+from penstock.testing.nats import NatsServer
 
 EBANK = Path(__file__).parents[3] / "examples" / "ebank"
+WITHDRAW = ("--subject", "customer:alice", "--action", "withdraw", "--resource", "account:a-1")
+_NUMBERS = count()
 
 
 @pytest.fixture
@@ -14,7 +29,22 @@ def bank(penstock: Shell) -> Path:
     """Return a copy of the example in which all components of the bank have keys."""
     shutil.copytree(EBANK, penstock.folder, dirs_exist_ok=True)
     penstock.ok("domain", "new-keys", "bank/bank.toml")
-    return penstock.folder / "bank"
+    penstock.ok("key", "new", "partner-pap.key", "--name", "partner-pap", "--names", "bank/names.toml")
+    folder = penstock.folder / "bank"
+    with closing(sqlite3.connect(folder / "staff.db")) as staff:
+        staff.executescript((folder / "staff.sql").read_text())
+    audited(folder)
+    return folder
+
+
+def audited(folder: Path, **refusals: int) -> None:
+    """Write the result of an audit."""
+    entities = {f"customer:{name}": {"refusals": number} for name, number in refusals.items()}
+    (folder / "refusals.json").write_text(json.dumps({"until": datetime.now(UTC).isoformat(), "entities": entities}))
+
+
+def amount(number: int) -> tuple[str, ...]:
+    return ("--set", f"action.amount={number}")
 
 
 def test_a_plan_is_checked(penstock: Shell, bank: Path) -> None:
@@ -55,3 +85,118 @@ def test_keys_are_made_once(penstock: Shell, bank: Path) -> None:
     assert penstock("domain", "new-keys", "bank/bank.toml").code == "petname.exists"
     assert (bank / "names.toml").read_bytes() == before
     assert (bank / "keys" / "atm.key").stat().st_mode & 0o077 == 0
+
+
+def test_questions_are_answered_by_the_whole_domain_in_one_process(penstock: Shell, bank: Path) -> None:
+    ran = penstock.ok("component", "ask", "bank/bank.toml", "atm", *WITHDRAW, *amount(100))
+    assert ran.out.startswith("✓ Permit")
+    assert "bank.accounts" in ran.out
+    data = penstock("component", "ask", "bank/bank.toml", "atm", *WITHDRAW, *amount(1_000), "-o", "json")
+    assert (data.status, data.json["effect"]) == (1, "Deny")
+    clerk = ("--subject", "clerk:carol", "--action", "read", "--resource", "account:a-1")
+    assert penstock.ok("component", "ask", "bank/bank.toml", "agency", *clerk).out.startswith("✓ Permit")
+    # Who was refused three times is refused, whatever the balance is.
+    audited(bank, alice=3)
+    assert penstock("component", "ask", "bank/bank.toml", "atm", *WITHDRAW, *amount(1)).out.startswith("✗ Deny")
+    lines = [line for file in (bank / "log").iterdir() for line in file.read_text().splitlines()]
+    kinds = {json.loads(line)["data"]["kind"] for line in lines}
+    assert kinds == {"QPEP", "DREQ", "DREP", "QPDP", "IREQ", "IREP"}
+
+
+def test_a_component_that_is_not_there_or_not_a_pep_cannot_be_asked(penstock: Shell, bank: Path) -> None:
+    ran = penstock("component", "ask", "bank/bank.toml", "amt", *WITHDRAW)
+    assert (ran.status, ran.code) == (2, "cli.usage")
+    assert "atm" in ran.err
+    assert penstock("component", "ask", "bank/bank.toml", "pdp-1", *WITHDRAW).code == "cli.usage"
+    for verb in ("show", "reconfigure"):
+        assert penstock("domain", verb, "bank/bank.toml").code == "cli.usage"  # nobody sees another process
+    assert penstock("domain", "up", "bank/bank.toml", "--processes").code == "cli.usage"
+
+
+def test_a_domain_with_problems_does_not_start(penstock: Shell, bank: Path) -> None:
+    plan = bank / "bank.toml"
+    plan.write_text(plan.read_text().replace('pdp-3 = ["decider(2)"]', ""))
+    ran = penstock("domain", "up", "bank/bank.toml")
+    assert (ran.status, ran.code) == (1, "plan.problems")
+
+
+def on_nats(bank: Path, server: NatsServer) -> str:
+    """Let the plan use a server, and return the domain's name, which no other test uses."""
+    name = f"bank-{next(_NUMBERS)}"
+    plan = bank / "bank.toml"
+    fabric = f'[fabric.nats]\nservers = ["{server.url}"]\n\n[levels]'
+    text = plan.read_text().replace('name = "bank"', f'name = "{name}"').replace("[levels]", fabric)
+    text = text.replace("[appointments]", '[appointments]\ndesk = ["enforcer(1)"]')
+    plan.write_text(text)
+    begin = (
+        text[: text.index("# ---- Roles")]
+        .replace('role_policy = "bank.roles"', "")
+        .replace('policies = ["*.policy"]', "")
+    )
+    own = '[components.desk]\nkind = "PEP"\nrole = "ER(1)"\nkey = "keys/desk.key"\nactions = ["account/*"]\n'
+    (bank / "desk.toml").write_text(begin + own)
+    return name
+
+
+@contextmanager
+def running(*words: str) -> Iterator["Started"]:
+    process = Copy([*words, "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with bounded(process):
+        yield Started(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
+class Started:
+    """A command that runs, and prints a line of JSON for each event."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def until(self, event: str) -> Any:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = json.loads(line)
+            if found["event"] == event:
+                return found
+        assert self.process.stderr is not None
+        raise AssertionError(self.process.stderr.read())
+
+
+@pytest.mark.long
+def test_a_domain_runs_is_shown_and_is_reconfigured(penstock: Shell, bank: Path, server: NatsServer) -> None:
+    name = on_nats(bank, server)
+    penstock.ok("domain", "new-keys", "bank/desk.toml")
+    with running("domain", "up", "bank/bank.toml") as started:
+        assert started.until("ready") == {"event": "ready", "domain": name, "joined": 11, "components": 11}
+        shown = penstock.ok("domain", "show", "bank/bank.toml", "-o", "json").json
+        assert (shown["configuration"], shown["absent"], shown["refused"]) == (1, [], 0)
+        roles = {one["id"]: one["role"] for one in shown["components"]}
+        assert roles["atm"] == "ER(1)"
+        assert len(roles) == 9  # without the two PAPs
+        assert "DREQ_1" in penstock.ok("domain", "show", "bank/bank.toml").out
+        # A component of another file joins.
+        assert penstock.ok("component", "ask", "bank/desk.toml", "desk", *WITHDRAW, *amount(400)).status == 0
+        # The plan changes, and with it the policies of those who have the role.
+        assert penstock.ok("domain", "reconfigure", "bank/bank.toml", "--dry-run").out == "nothing changes\n"
+        policy = bank / "accounts.policy"
+        policy.write_text(policy.read_text().replace("amount <= balance", "amount <= balance and amount <= 300"))
+        dry = penstock.ok("domain", "reconfigure", "bank/bank.toml", "--dry-run").out
+        assert dry == "DR(1): pdp-1, pdp-2\n  policy bank.accounts changes\n2 components would be reconfigured\n"
+        done = penstock.ok("domain", "reconfigure", "bank/bank.toml", "--notice", "100ms", "-o", "json").json
+        assert (done["configuration"], done["lost"]) == (2, [])
+        assert done["base"] >= done["expected"]
+        assert penstock.ok("domain", "show", "bank/bank.toml", "-o", "json").json["configuration"] == 2
+        assert penstock("component", "ask", "bank/desk.toml", "desk", *WITHDRAW, *amount(400)).status == 1
+        assert penstock.ok("component", "ask", "bank/desk.toml", "desk", *WITHDRAW, *amount(200)).status == 0
+
+
+def test_a_component_without_the_right_is_refused(penstock: Shell, bank: Path, server: NatsServer) -> None:
+    on_nats(bank, server)
+    penstock.ok("domain", "new-keys", "bank/desk.toml")
+    file = bank / "desk.toml"
+    file.write_text(file.read_text().replace('role = "ER(1)"', 'role = "ER(2)"'))
+    with running("component", "up", "bank/bank.toml", "pap-1") as started:
+        started.until("ready")
+        ran = penstock("component", "up", "bank/desk.toml")
+        assert (ran.status, ran.code) == (1, "component.rejected")

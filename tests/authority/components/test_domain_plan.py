@@ -30,7 +30,7 @@ def loaded(folder: Path, text: str = BANK, **files: tuple[str, str]) -> LoadedPl
             assert old in content
             (folder / file.name).write_text(content.replace(old, new))
     plan = read_domain_plan(text)
-    names = {*plan.administrators, *plan.appointments, "partner"}
+    names = {*plan.administrators, *plan.appointments, "partner-pap"}
     (folder / "names.toml").write_text("".join(f'"{name}" = "{WHO}"\n' for name in names))
     (folder / "bank.toml").write_text(text)
     return load_domain_plan(str(folder / "bank.toml"))
@@ -132,6 +132,7 @@ def test_names_in_a_plan_must_be_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "findings"),
     [
+        ('partner = ["partner-pap"]\n', "", [("plan.partner-missing", "bank.roles:2")]),
         ('pdp-3 = ["decider(2)"]\n', "", [("plan.role-unreachable", "roles.DR(2)")]),
         ('staff = ["informant(2)"]', 'staff = ["informant(1)"]', [("plan.role-unreachable", "roles.IR(2)")]),
         ('[roles."LR(1)"]', '[roles."LR(1, 2)"]', [("plan.role-undeclared", "roles.LR(1, 2)")]),

@@ -11,7 +11,8 @@ a package, one with few a module; `shared` is what all of them use.
 - `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it,
   and `explain_roles` the roles.
 - `roles` has `penstock role`, `fabrics` runs the keeper of a DDS domain.
-- `pep` asks decision points over a fabric. `domain` plans, checks and runs a domain of authorization components.
+- `pep` asks decision points over a fabric. `domain` plans, checks and runs a domain of authorization
+  components, and `component` some of them.
 - `policy` has `penstock policy` and `penstock pdp`, `moderator` settles conflicts, `pipeline` runs jobs on Spark.
 - `sealed` seals and opens files, and proves events. `stores` has `penstock store` and `penstock log`.
 - `completion` prints completion scripts for shells, `conformance` runs the test suites of standards.

@@ -1,21 +1,48 @@
 """`penstock domain`: plan a domain of authorization components, check the plan, run it, and change it while it runs."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.component_process import (
+    component_keys,
+    host_components,
+    host_in_processes,
+    note_component,
+    show_component_event,
+)
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import SECRET, as_text, read_bytes, read_sexp, within, write_bytes
 from penstock.apps.cli.shared.names import remembering
+from penstock.apps.cli.shared.options import Duration, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs
-from penstock.apps.cli.shared.terminal import Shown, fact_table, show
+from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show
+from penstock.apps.component_host import administration_settings, is_shared, plan_fabric, role_configurations
+from penstock.authority.components.administration import AdministrationComponent
+from penstock.authority.components.certificates import ComponentCertificate
 from penstock.authority.components.domain_check import PlanFinding, PlanLevel, check_domain
-from penstock.authority.components.domain_plan import EXAMPLE, DomainPlan, load_domain_plan, read_domain_plan
-from penstock.authority.components.topics import ComponentKind
-from penstock.crypto import PublicKey, new_key, private_key_to_sexp, read_key
-from penstock.errors import MalformedError, RefusedError
+from penstock.authority.components.domain_plan import (
+    EXAMPLE,
+    DomainPlan,
+    LoadedPlan,
+    load_domain_plan,
+    read_domain_plan,
+)
+from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
+from penstock.authority.components.topics import ComponentKind, TopicInstance
+from penstock.crypto import PublicKey, SigningKey, new_key, private_key_to_sexp, read_key
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.fabric import SystemClock
+
+_LONGEST: Final = 3_600
+#: the id under which `penstock domain reconfigure` is a PAP
+_RECONFIGURES: Final = "reconfigure"
 
 
 @click.group(cls=Verbs)
@@ -131,3 +158,223 @@ def new_keys(session: CommandSession, options: _NewKeys) -> CommandAnswer:
     done = "would write" if options.dry_run else "wrote"
     shown = [f"{done if one['new'] else 'kept'} {one['file']}  {one['principal']}" for one in found]
     return CommandAnswer({"keys": found, "written": not options.dry_run}, shown)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A domain that runs.
+
+
+@option_class
+class _Up:
+    file: str = argument()
+    processes: bool = option(
+        "--processes", is_flag=True, help="Run each component in a process of its own (default: all in this process)."
+    )
+    passphrase_file: str | None = passphrase_option()
+    output: str = output_option()
+
+
+@command(
+    domain,
+    example="""
+penstock domain up bank.toml
+penstock domain up bank.toml --processes
+""",
+)
+def up(options: _Up) -> CommandAnswer | None:
+    """Run all components of the domain plan in FILE, until it is stopped.
+
+    The plan is checked first, and problems stop the start. A line is printed for each component that has joined. With
+    --processes, the plan must name a fabric that connects processes.
+    """
+    loaded = load_domain_plan(options.file)
+    problems = [one for one in check_domain(loaded) if one.level is PlanLevel.PROBLEM]
+    if problems:
+        hint = f"`penstock domain check {options.file}` shows all of them"
+        raise RefusedError("plan.problems", f"{problems[0].where}: {problems[0].message}", hint=hint)
+    if not options.processes:
+        asyncio.run(host_components(loaded, (), options.passphrase_file))
+        return None
+    if not is_shared(loaded):
+        raise MalformedError("cli.usage", "--processes needs a fabric", hint="add `[fabric.nats]` to the plan")
+
+    def started(id_: str) -> None:
+        show_component_event("started", f"started {id_}", component=id_)
+
+    asyncio.run(host_in_processes(loaded, options.passphrase_file, started))
+    return None
+
+
+@option_class
+class _Show:
+    file: str = argument()
+    output: str = output_option()
+
+
+@command(domain, "show", example="penstock domain show bank.toml")
+def show_live(options: _Show) -> CommandAnswer:
+    """Show the components that have joined the domain of FILE, with their roles and topics, as its PAPs see them.
+
+    It is read from the fabric that the plan names. Nothing is changed.
+    """
+    loaded = load_domain_plan(options.file)
+    live = asyncio.run(_live(loaded))
+    planned = set(loaded.plan.components) - {one.id for one in loaded.plan.components.values() if one.kind == "PAP"}
+    absent = sorted(planned - live.components.keys())
+    data = {
+        "domain": loaded.plan.name,
+        "configuration": live.number,
+        "components": [_member(one) for one in live.components.values()],
+        "absent": absent,
+        "pending": {str(number): _moment(expected) for number, expected in live.pending.items()},
+        "refused": live.refused,
+    }
+    rows = [
+        (one.id, one.kind, one.role_name, one.home, _topics(one.topics.write), _topics(one.topics.read))
+        for one in live.components.values()
+    ]
+
+    def shown() -> Iterator[Shown]:
+        yield grid_table(("component", "kind", "role", "home", "writes", "reads"), rows)
+        yield f"configuration {live.number} of {loaded.plan.name}, {counted(len(rows), 'component')}"
+        if absent:
+            yield f"planned, but not there: {', '.join(absent)}"
+        for number, expected in live.pending.items():
+            yield f"reconfiguration {number} is under way, expected {_moment(expected)}"
+        if live.refused:
+            yield f"{counted(live.refused, 'sample')} of others on CONF"
+
+    return CommandAnswer(data, shown())
+
+
+async def _live(loaded: LoadedPlan) -> LiveDomain:
+    _needs_shared(loaded)
+    async with plan_fabric(loaded) as fabric:
+        return await read_live_domain(fabric, administration_settings(loaded), SystemClock().now())
+
+
+def _needs_shared(loaded: LoadedPlan) -> None:
+    if not is_shared(loaded):
+        message = "all components of this plan run in one process, which nobody else can see"
+        raise MalformedError("cli.usage", message, hint="add `[fabric.nats]` to the plan")
+
+
+def _topics(those: Iterable[TopicInstance]) -> str:
+    return " ".join(map(str, sorted(those)))
+
+
+def _member(one: ComponentCertificate) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "kind": str(one.kind),
+        "role": one.role_name,
+        "home": one.home,
+        "principal": str(one.principal),
+        "since": one.since,
+        "write": [str(topic) for topic in sorted(one.topics.write)],
+        "read": [str(topic) for topic in sorted(one.topics.read)],
+    }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+@option_class
+class _Reconfigure:
+    file: str = argument()
+    who: str | None = option(
+        "--as", metavar="ID", help="Act with the key of this PAP of the plan (default: the first one)."
+    )
+    notice: float = option(
+        "--notice",
+        type=Duration(_LONGEST),
+        default="1s",
+        show_default=True,
+        metavar="DURATION",
+        help="Expect components to apply it this long from now: requests that are sent later wait for it.",
+    )
+    reason: str = option("--reason", default="", metavar="TEXT", help="Say why, for the other PAPs.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+    passphrase_file: str | None = passphrase_option()
+    output: str = output_option()
+
+
+@command(
+    domain,
+    example="""
+penstock domain reconfigure bank.toml --dry-run
+penstock domain reconfigure bank.toml --notice 5s --reason "new limits"
+""",
+)
+def reconfigure(options: _Reconfigure) -> CommandAnswer:
+    """Change the roles of a running domain to what FILE says: topics-lists, algorithms, priorities, policies.
+
+    The roles that change are shown with the components that have them. Then the change is announced with an expected
+    time, and the base time is shown when all components have applied it. Requests that were sent before are answered
+    under the old configuration. Appointments and the role policy are not changed.
+    """
+    loaded = load_domain_plan(options.file)
+    _needs_shared(loaded)
+    papers = [one for one in loaded.plan.components.values() if one.kind is ComponentKind.PAP]
+    chosen = next((one for one in papers if options.who in (None, one.id)), None)
+    if chosen is None and not options.dry_run:
+        raise MalformedError("cli.usage", f"{loaded.path} has no such PAP", hint="give --as with the id of a PAP")
+    key = None if options.dry_run or chosen is None else component_keys(loaded, (chosen.id,), options.passphrase_file)
+    found = asyncio.run(_reconfigured(loaded, None if key is None else next(iter(key.values())), options))
+    data = {
+        "written": found.number is not None,
+        "changes": [one.as_dict() for one in found.differences],
+        "configuration": found.number,
+        "expected": None if found.expected is None else _moment(found.expected),
+        "base": None if found.base is None else _moment(found.base),
+        "lost": [*found.lost],
+    }
+    return CommandAnswer(data, _show_reconfigured(found, dry_run=options.dry_run))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reconfigured:
+    differences: list[RoleDifference]
+    number: int | None = None
+    expected: float | None = None
+    base: float | None = None
+    #: components that did not apply it in time
+    lost: tuple[str, ...] = ()
+
+
+async def _reconfigured(loaded: LoadedPlan, key: SigningKey | None, options: _Reconfigure) -> _Reconfigured:
+    strongest = max((one.strength for one in loaded.plan.components.values()), default=0) + 1
+    settings = administration_settings(loaded, _RECONFIGURES, strongest)
+    async with plan_fabric(loaded) as fabric:
+        live = await read_live_domain(fabric, settings, SystemClock().now())
+        differences = role_differences(live, role_configurations(loaded))
+        if key is None or not differences:
+            return _Reconfigured(differences)
+        own = replace(settings, table={**settings.table, **live.roles})
+
+        def note(error: PenstockError) -> None:
+            note_component(_RECONFIGURES, error)
+
+        async with AdministrationComponent(fabric, key, own, note=note) as pap:
+            expected = pap.now() + options.notice
+            changes = {one.role: one.after for one in differences}
+            number = await pap.reconfigure(changes, expected=expected, reason=options.reason)
+            base = await pap.base_time(number)
+            lost = sorted(live.components.keys() - pap.registry.members.keys())
+            return _Reconfigured(differences, number, expected, base, tuple(lost))
+
+
+def _show_reconfigured(found: _Reconfigured, *, dry_run: bool) -> Iterator[Shown]:
+    for one in found.differences:
+        yield f"{one.role}: {', '.join(one.components) or 'no component has it'}"
+        yield from (f"  {change}" for change in one.changes)
+    if not found.differences:
+        yield "nothing changes"
+    elif dry_run:
+        affected = {id_ for one in found.differences for id_ in one.components}
+        yield f"{counted(len(affected), 'component')} would be reconfigured"
+    elif found.expected is not None and found.base is not None:
+        yield f"configuration {found.number}: expected {_moment(found.expected)}, base time {_moment(found.base)}"
+        if found.lost:
+            yield f"lost their roles: {', '.join(found.lost)}"

@@ -43,6 +43,9 @@ GROUPS = {
     },
     "Run": {
         "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
+        "component": Noun(
+            f"{_HERE}.component:component", "Run authorization components of a domain, and ask through one of them."
+        ),
         "domain": Noun(f"{_HERE}.domain:domain", "Plan, check, run and change a domain of authorization components."),
         "fabric": Noun(f"{_HERE}.fabrics:fabric", "Run what a fabric needs: the keeper of a DDS domain."),
         "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),

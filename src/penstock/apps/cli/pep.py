@@ -4,32 +4,35 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import click
 
 from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option, wants_data
-from penstock.apps.cli.shared.decision_options import DropNotes, FabricOptions, log_line, read_resource
-from penstock.apps.cli.shared.events import split_pair
+from penstock.apps.cli.shared.decision_options import (
+    DropNotes,
+    FabricOptions,
+    QuestionOptions,
+    answer_data,
+    decision_answer,
+    log_line,
+)
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook, load_names
 from penstock.apps.cli.shared.options import Duration, KeyOptions, NamesOption
 from penstock.apps.cli.shared.session import Verbs
 from penstock.apps.cli.shared.terminal import show
 from penstock.authority.decisions.enforcement_point import AskPath, EnforcementPoint, PointAddress
-from penstock.authority.decisions.messages import AccessAnswer
 from penstock.authority.decisions.modes import AnswerMode, AskedDecision
-from penstock.authority.decisions.questions import AccessQuestion, Entity, read_question
+from penstock.authority.decisions.questions import AccessQuestion, read_question
 from penstock.authority.decisions.recycling import Recycled
 from penstock.authority.decisions.secondary_point import MAX_AGE, SecondaryPoint, SecondarySettings, explain_recycled
 from penstock.authority.decisions.shared_cache import SharedCache
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.fabric.addresses import EMBEDDED
-from penstock.policy.syntax.json.requests import Json, read_json
+from penstock.policy.syntax.json.requests import read_json
 
 _LONGEST: Final = 60
 
@@ -40,57 +43,8 @@ def pep() -> None:
 
 
 @option_class
-class _Question:
-    request_file: str | None = option(
-        "--request", metavar="FILE", help="Read the question from this file, as AuthZEN writes it; - is standard input."
-    )
-    subject: str | None = option("--subject", metavar="TYPE:ID", help="Ask about this subject.")
-    action: str | None = option("--action", metavar="NAME", help="Ask about this action.")
-    resource: str | None = option("--resource", metavar="TYPE:ID", help="Ask about this resource.")
-    properties: tuple[str, ...] = option(
-        "--set",
-        multiple=True,
-        metavar="WHERE.NAME=VALUE",
-        help="Give a property of the subject, action, resource or context, as JSON or text. Can be repeated.",
-    )
-
-    def read(self) -> AccessQuestion:
-        """Return the question. Raises `MalformedError` (`cli.usage`, `pdp.request`, `xacml.json`)."""
-        if self.request_file is not None:
-            if self.subject or self.action or self.resource or self.properties:
-                raise MalformedError("cli.usage", "--request is a whole question")
-            data = read_bytes(self.request_file)
-            with within(self.request_file):
-                found = read_json(data)
-                return read_question(found if isinstance(found, dict) else {})
-        if self.subject is None or self.action is None or self.resource is None:
-            raise MalformedError("cli.usage", "give --subject, --action and --resource, or --request")
-        places: dict[str, dict[str, Json]] = {"subject": {}, "action": {}, "resource": {}, "context": {}}
-        for written in self.properties:
-            name, value = split_pair(written, "WHERE.NAME=VALUE")
-            where, dot, rest = name.partition(".")
-            if not dot or where not in places:
-                raise MalformedError("cli.usage", f"`{name[:80]}` is not WHERE.NAME", hint="such as subject.role")
-            places[where][rest] = _value(value)
-        subject, resource = read_resource(self.subject, "subject"), read_resource(self.resource, "resource")
-        return AccessQuestion(
-            replace(subject, properties=places["subject"]),
-            Entity("", self.action, places["action"]),
-            replace(resource, properties=places["resource"]),
-            places["context"],
-        )
-
-
-def _value(text: str) -> Json:
-    try:
-        return read_json(text.encode())
-    except MalformedError:
-        return text
-
-
-@option_class
 class _Ask:
-    question: _Question
+    question: QuestionOptions
     key: KeyOptions
     fabric: FabricOptions
     points: tuple[str, ...] = option(
@@ -146,9 +100,7 @@ def ask(options: _Ask) -> CommandAnswer:
         decision = asyncio.run(_asked(options, question, mode, key, names))
     except RefusedError as error:
         return CommandAnswer({"permitted": False, "code": error.code}, (), error)
-    permitted = decision.permits(frozenset(options.understood))
-    denied = None if permitted else RefusedError("pdp.not-permitted", _why(decision))
-    return CommandAnswer(lambda: _data(decision, permitted=permitted), _shown(decision, permitted=permitted), denied)
+    return decision_answer(decision, frozenset(options.understood))
 
 
 async def _asked(
@@ -186,56 +138,13 @@ def _point(text: str, names: NameBook) -> PointAddress:
     return PointAddress(place, names.principal(who))
 
 
-def _why(decision: AskedDecision) -> str:
-    if decision.permits(frozenset(duty.id for duty in decision.obligations)):
-        return "the answer is Permit with obligations that nobody fulfils: give --fulfil for each"
-    return f"the answer is {decision.effect}"
-
-
-def _data(decision: AskedDecision, *, permitted: bool) -> dict[str, object]:
-    return {
-        "permitted": permitted,
-        "effect": decision.effect,
-        "disagreed": decision.disagreed,
-        "obligations": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.obligations],
-        "advice": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.advice],
-        "answers": [_answer(answer.value) for answer in decision.answers],
-    }
-
-
-def _answer(answer: AccessAnswer) -> dict[str, object]:
-    return {
-        "point": str(answer.point),
-        "effect": answer.effect,
-        "status": answer.status,
-        "issued": answer.issued.isoformat(),
-        "until": answer.until.isoformat(),
-        "rests_on": [
-            {"id": policy.id, "revision": policy.revision, "changed": policy.changed.isoformat()}
-            for policy in answer.rests_on
-        ],
-        "holds_for": answer.holds_for,
-    }
-
-
-def _shown(decision: AskedDecision, *, permitted: bool) -> Iterator[str]:
-    yield f"{'✓' if permitted else '✗'} {decision.effect}"
-    for duty in decision.obligations:
-        yield f"  obligation {duty.id}"
-        yield from (f"    {name} = {value}" for name, _, value in duty.assigned)
-    for answer in decision.answers:
-        found = answer.value
-        rests = ", ".join(f"{policy.id} revision {policy.revision}" for policy in found.rests_on) or "no policy"
-        yield f"  {found.point.short}: {found.effect}, resting on {rests}, until {found.until:%H:%M:%S} UTC"
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # `penstock pep explain`: how an answer follows from others.
 
 
 @option_class
 class _Explain:
-    question: _Question
+    question: QuestionOptions
     after: str = option(
         "--after",
         required=True,
@@ -290,7 +199,7 @@ def explain(options: _Explain) -> CommandAnswer:
             "effect": recycled.effect,
             "rule": recycled.rule,
             "over": [*recycled.over],
-            "answers": [{"question": one.question.text, **_answer(one.answer)} for one in recycled.premises],
+            "answers": [{"question": one.question.text, **answer_data(one.answer)} for one in recycled.premises],
         },
         explain_recycled(question, recycled),
     )

@@ -6,6 +6,7 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `topics_lists` says what a component with a role can write and read.
 - `certificates` has the role certificates that PAPs issue to components.
 - `samples` has what components write to each other, signed.
+- `live_domain` reads a running domain from CONF, and says what a plan would change in it.
 - `log_point` has log points (PLP), and what audits of their logs say as attributes.
 - `domain_plan` reads a whole domain from one file, and `domain_check` finds its mistakes before anything runs.
 - `verification` checks every sample that a component reads.

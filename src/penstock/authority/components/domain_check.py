@@ -7,6 +7,7 @@
 | `plan.role-unreachable`  | no activation rule can give a role to anybody: what is missing is named                 |
 | `plan.role-unused`       | no component takes a role (a warning: components of other files can)                    |
 | `plan.no-administration` | the plan has no PAP (a warning: it can be in another file)                              |
+| `plan.partner-missing`   | the role policy names another domain whose administrators the plan does not name        |
 | `plan.topic-unwritten`   | a topic is read and nobody writes it                                                    |
 | `plan.topic-unread`      | a topic is written and nobody reads it                                                  |
 | `plan.no-decision`       | no PDP reads the requests of an enforcement role and answers it                         |
@@ -53,6 +54,7 @@ from penstock.roles.language import (
     CredentialCondition,
     CredentialDeclaration,
     CredentialKind,
+    DomainDeclaration,
     FactCondition,
     RoleConstant,
     RolePolicy,
@@ -148,6 +150,11 @@ class _PlanChecker:
             line, column = place(self.roles.source, problem.at)
             where = f"{self.plan.role_policy}:{line}:{column}"
             yield PlanFinding(problem.code, where, problem.message, problem.hint)
+        for one in self.roles.statements:
+            if isinstance(one, DomainDeclaration) and one.name not in self.plan.partners:
+                where = f"{self.plan.role_policy}:{self.roles.line(one.at)}"
+                message = f"the plan does not say who administers `{one.name}`"
+                yield PlanFinding("plan.partner-missing", where, message, "add it to `partners`")
 
     def role(self, role: RolePlan) -> Iterator[PlanFinding]:
         where = f"roles.{role.role}"

@@ -33,7 +33,7 @@ from penstock.store.files.named_files import NamedFiles, NameErrors
 from penstock.store.files.strict_tables import Strict
 
 HELP: Final = "see docs/reference/domain-plan.md, or `penstock domain check --example`"
-_FILE: Final = Strict(
+PLAN_FILE: Final = Strict(
     syntax="plan.syntax",
     unknown="plan.unknown-key",
     missing="plan.missing",
@@ -41,7 +41,7 @@ _FILE: Final = Strict(
     zone="plan.value",
     help=HELP,
 )
-_NAMING: Final = NameErrors(
+PLAN_NAMING: Final = NameErrors(
     file="domain plan",
     no_match="plan.no-match",
     limit="plan.limit",
@@ -52,7 +52,7 @@ _NAMING: Final = NameErrors(
 _KEYS: Final = frozenset(
     (
         *("name", "administrators", "names", "role_policy", "policies", "mappings"),
-        *("levels", "fabric", "apply_within", "roles", "appointments", "sources", "components"),
+        *("levels", "fabric", "partners", "apply_within", "roles", "appointments", "sources", "components"),
     )
 )
 EXAMPLE: Final = """\
@@ -72,7 +72,12 @@ latency = [0.05, 0.5, 5]          # seconds: LB1, LB2 and LB3
 lifespan = 5                      # seconds: LS, for which requests and replies are valid
 
 # [fabric]                        # where topics are; without it, all components run in one process
-# nats = ["nats://127.0.0.1:4222"]
+# dds = "dds://127.0.0.1/0"       # a DDS domain, or [fabric.nats] with keys as in node files:
+# [fabric.nats]
+# servers = ["nats://127.0.0.1:4222"]
+
+# [partners]                      # other domains whose roles the role policy names, and their administrators
+# partner = ["partner-pap"]
 
 [roles."ER(1)"]                   # the components of this role write and read these topics, and no others
 kind = "PEP"
@@ -121,6 +126,7 @@ key = "keys/atm.key"
 actions = ["account/withdraw"]    # what it asks about: RESOURCE-TYPE/ACTION
 gives = ["action/amount"]         # attributes that its questions have
 # certificates = ["atm.cert"]     # certificates to show when it joins
+# certificate = "own.cert"        # write the certificate of its role there, to show it in other domains
 
 [components.pdp]
 role = "DR(1)"
@@ -147,13 +153,13 @@ COMBINING: Final[Mapping[ComponentKind, tuple[str, ...]]] = {
 #: the keys of a component that only one kind has
 _OF_KIND: Final[Mapping[ComponentKind, frozenset[str]]] = {
     ComponentKind.PAP: frozenset({"strength"}),
-    ComponentKind.PEP: frozenset({"actions", "gives", "listen"}),
+    ComponentKind.PEP: frozenset({"actions", "gives"}),
     ComponentKind.PDP: frozenset(),
     ComponentKind.PIP: frozenset({"sources"}),
     ComponentKind.PLP: frozenset({"log"}),
     ComponentKind.PSP: frozenset({"specifies"}),
 }
-_OF_ALL: Final = frozenset({"kind", "role", "key", "certificates"})
+_OF_ALL: Final = frozenset({"kind", "role", "key", "certificates", "certificate"})
 #: the keys of each kind of source, by the key that says which kind it is; those that are needed first
 SOURCE_KEYS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "file": ((), ("base", "every")),
@@ -217,13 +223,13 @@ class ComponentPlan:
     key: str = ""
     #: files of certificates that it shows when it joins
     certificates: tuple[str, ...] = ()
+    #: the file to which it writes the certificate of its role, to show it in other domains
+    certificate: str = ""
     #: of two PAPs the stronger one writes configurations
     strength: int = 0
     #: what a PEP asks about, such as `account/withdraw`, and the attributes that its questions have
     actions: tuple[str, ...] = ()
     gives: frozenset[str] = frozenset()
-    #: where a PEP answers AuthZEN requests
-    listen: str = ""
     #: the sources of a PIP
     sources: tuple[str, ...] = ()
     #: the folder of a PLP's log
@@ -249,6 +255,8 @@ class DomainPlan:
     apply_within: float = 10.0
     #: the table that says where topics are; `penstock.apps` reads it
     fabric: Mapping[str, object] = field(default_factory=dict)
+    #: the administrators of other domains, by the name that the role policy uses
+    partners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     roles: Mapping[str, RolePlan] = field(default_factory=dict)
     #: appointments by their holder, a principal or a name
     appointments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -271,34 +279,40 @@ def read_domain_plan(data: str | bytes) -> DomainPlan:
     Raises `MalformedError`: `plan.syntax` when it is not TOML, `plan.unknown-key`, `plan.missing`, `plan.value`,
     `petname.malformed`, and what `TopicsList` and `TopicLevels` raise.
     """
-    table = _FILE.parse(data)
+    table = PLAN_FILE.parse(data)
     where = "the domain plan"
-    _FILE.known(where, table, _KEYS)
+    PLAN_FILE.known(where, table, _KEYS)
     if "roles" in table and "role_policy" not in table:
-        raise MalformedError(_FILE.missing, "`roles` needs `role_policy`, which says who can take them", hint=HELP)
-    roles = _read_roles(_FILE.table("roles", table.get("roles", {})))
-    sources = {name: _read_source(name, one) for name, one in _FILE.table("sources", table.get("sources", {})).items()}
-    name = _FILE.text("name", _FILE.needed(where, table, "name"))
+        raise MalformedError(PLAN_FILE.missing, "`roles` needs `role_policy`, which says who can take them", hint=HELP)
+    roles = _read_roles(PLAN_FILE.table("roles", table.get("roles", {})))
+    sources = {
+        name: _read_source(name, one) for name, one in PLAN_FILE.table("sources", table.get("sources", {})).items()
+    }
+    name = PLAN_FILE.text("name", PLAN_FILE.needed(where, table, "name"))
     check_component_name(name)
     components = {
         id_: _read_component(id_, one, roles, sources)
-        for id_, one in _FILE.table("components", table.get("components", {})).items()
+        for id_, one in PLAN_FILE.table("components", table.get("components", {})).items()
     }
-    appointments = _FILE.table("appointments", table.get("appointments", {}))
-    administrators = _FILE.texts("administrators", _FILE.needed(where, table, "administrators"))
+    appointments = PLAN_FILE.table("appointments", table.get("appointments", {}))
+    administrators = PLAN_FILE.texts("administrators", PLAN_FILE.needed(where, table, "administrators"))
     return DomainPlan(
         name=name,
-        administrators=_FILE.some("administrators", administrators),
-        names=_FILE.petnames("names", table.get("names", {})),
-        role_policy=_FILE.text("role_policy", table["role_policy"]) if "role_policy" in table else "",
-        policies=_FILE.texts("policies", table.get("policies", [])),
-        mappings=_FILE.texts("mappings", table.get("mappings", [])),
-        levels=_read_levels(_FILE.table("levels", table.get("levels", {}))),
+        administrators=PLAN_FILE.some("administrators", administrators),
+        names=PLAN_FILE.petnames("names", table.get("names", {})),
+        role_policy=PLAN_FILE.text("role_policy", table["role_policy"]) if "role_policy" in table else "",
+        policies=PLAN_FILE.texts("policies", table.get("policies", [])),
+        mappings=PLAN_FILE.texts("mappings", table.get("mappings", [])),
+        levels=_read_levels(PLAN_FILE.table("levels", table.get("levels", {}))),
         apply_within=_seconds("apply_within", table.get("apply_within", 10.0)),
-        fabric=MappingProxyType(_FILE.table("fabric", table.get("fabric", {}))),
+        fabric=MappingProxyType(PLAN_FILE.table("fabric", table.get("fabric", {}))),
+        partners={
+            name: PLAN_FILE.some(f"partners.{name}", PLAN_FILE.texts(f"partners.{name}", those))
+            for name, those in PLAN_FILE.table("partners", table.get("partners", {})).items()
+        },
         roles=roles,
         appointments={
-            holder: tuple(role_text(*parse_role(one)) for one in _FILE.texts(f"appointments.{holder}", those))
+            holder: tuple(role_text(*parse_role(one)) for one in PLAN_FILE.texts(f"appointments.{holder}", those))
             for holder, those in appointments.items()
         },
         sources=sources,
@@ -311,103 +325,106 @@ def _read_roles(table: Mapping[str, object]) -> dict[str, RolePlan]:
     for text, one in table.items():
         role = role_text(*parse_role(text))
         if found.setdefault(role, read := _read_role(role, one)) is not read:
-            raise _NAMING.given_twice(f"the role `{role}`")
+            raise PLAN_NAMING.given_twice(f"the role `{role}`")
     return found
 
 
 def _read_role(role: str, value: object) -> RolePlan:
     where = f"roles.{role}"
-    table = _FILE.table(where, value)
-    kind = _read_kind(f"{where}.kind", _FILE.needed(f"`{where}`", table, "kind"))
+    table = PLAN_FILE.table(where, value)
+    kind = _read_kind(f"{where}.kind", PLAN_FILE.needed(f"`{where}`", table, "kind"))
     allowed = {"kind", "write", "read"}
     if kind in COMBINING:
         allowed |= {"combining", "priorities"}
     if kind is ComponentKind.PDP:
         allowed.add("policies")
-    _FILE.known(f"`{where}`, which is a role of {kind}s,", table, allowed)
-    combining = _FILE.table(f"{where}.combining", table.get("combining", {}))
-    _FILE.known(f"`{where}.combining`", combining, COMBINING.get(kind, ()))
-    priorities = _FILE.table(f"{where}.priorities", table.get("priorities", {}))
-    topics = TopicsList.of(*(_FILE.texts(f"{where}.{key}", table.get(key, [])) for key in ("write", "read")))
+    PLAN_FILE.known(f"`{where}`, which is a role of {kind}s,", table, allowed)
+    combining = PLAN_FILE.table(f"{where}.combining", table.get("combining", {}))
+    PLAN_FILE.known(f"`{where}.combining`", combining, COMBINING.get(kind, ()))
+    priorities = PLAN_FILE.table(f"{where}.priorities", table.get("priorities", {}))
+    topics = TopicsList.of(*(PLAN_FILE.texts(f"{where}.{key}", table.get(key, [])) for key in ("write", "read")))
     topics.verify_for(kind)
     return RolePlan(
         role=role,
         kind=kind,
         topics=topics,
-        combining={name: _FILE.text(f"{where}.combining.{name}", one) for name, one in combining.items()},
+        combining={name: PLAN_FILE.text(f"{where}.combining.{name}", one) for name, one in combining.items()},
         priorities={name: _whole(f"{where}.priorities.{name}", one) for name, one in priorities.items()},
-        policies=_FILE.texts(f"{where}.policies", table.get("policies", [])),
+        policies=PLAN_FILE.texts(f"{where}.policies", table.get("policies", [])),
     )
 
 
 def _read_kind(where: str, value: object) -> ComponentKind:
     if value not in [*ComponentKind]:
-        raise _FILE.not_one_of(where, value, ComponentKind)
+        raise PLAN_FILE.not_one_of(where, value, ComponentKind)
     return ComponentKind(str(value))
 
 
 def _read_source(name: str, value: object) -> SourcePlan:
     where = f"sources.{name}"
-    table = _FILE.table(where, value)
+    table = PLAN_FILE.table(where, value)
     kinds = [kind for kind in SOURCE_KEYS if kind in table]
     if len(kinds) != 1:
         words = ", ".join(f"`{kind}`" for kind in SOURCE_KEYS)
-        raise MalformedError(_FILE.missing, f"`{where}` needs one of {words}", hint=HELP)
+        raise MalformedError(PLAN_FILE.missing, f"`{where}` needs one of {words}", hint=HELP)
     needed, optional = SOURCE_KEYS[kinds[0]]
-    _FILE.known(f"`{where}`", table, (kinds[0], *needed, *optional, *_OF_SOURCES))
+    PLAN_FILE.known(f"`{where}`", table, (kinds[0], *needed, *optional, *_OF_SOURCES))
     settings: dict[str, object] = {}
     for key in (*needed, *(one for one in optional if one in table)):
-        one = _FILE.needed(f"`{where}`", table, key)
-        settings[key] = _seconds(f"{where}.{key}", one) if key in _NUMBERS else _FILE.text(f"{where}.{key}", one)
-    of = _FILE.needed(f"`{where}`", table, "of")
+        one = PLAN_FILE.needed(f"`{where}`", table, key)
+        settings[key] = _seconds(f"{where}.{key}", one) if key in _NUMBERS else PLAN_FILE.text(f"{where}.{key}", one)
+    of = PLAN_FILE.needed(f"`{where}`", table, "of")
     if of not in CATEGORIES:
-        raise _FILE.not_one_of(f"{where}.of", of, CATEGORIES)
+        raise PLAN_FILE.not_one_of(f"{where}.of", of, CATEGORIES)
     if ("type" in table) is not (of in ("subject", "resource")):
         raise MalformedError(
-            _FILE.missing, f"`{where}` needs `type` for subjects and resources, and only then", hint=HELP
+            PLAN_FILE.missing, f"`{where}` needs `type` for subjects and resources, and only then", hint=HELP
         )
-    attributes = _FILE.needed(f"`{where}`", table, "attributes")
+    attributes = PLAN_FILE.needed(f"`{where}`", table, "attributes")
     columns = (
-        {attribute: _FILE.text(f"{where}.attributes.{attribute}", one) for attribute, one in attributes.items()}
+        {attribute: PLAN_FILE.text(f"{where}.attributes.{attribute}", one) for attribute, one in attributes.items()}
         if isinstance(attributes, dict)
-        else {attribute: attribute for attribute in _FILE.texts(f"{where}.attributes", attributes)}
+        else {attribute: attribute for attribute in PLAN_FILE.texts(f"{where}.attributes", attributes)}
     )
     if not columns:
-        raise _FILE.wrong(f"{where}.attributes", "at least one attribute")
+        raise PLAN_FILE.wrong(f"{where}.attributes", "at least one attribute")
     return SourcePlan(
         name=name,
         kind=kinds[0],
-        place=_FILE.text(f"{where}.{kinds[0]}", table[kinds[0]]),
+        place=PLAN_FILE.text(f"{where}.{kinds[0]}", table[kinds[0]]),
         of=str(of),
         attributes=columns,
         settings=settings,
-        **{key: _FILE.text(f"{where}.{key}", table[key]) for key in ("type", "id", "changed") if key in table},
+        **{key: PLAN_FILE.text(f"{where}.{key}", table[key]) for key in ("type", "id", "changed") if key in table},
     )
 
 
 def _read_component(id_: str, value: object, roles: Mapping[str, RolePlan], sources: Collection[str]) -> ComponentPlan:
     where = f"components.{id_}"
     check_component_name(id_)
-    table = _FILE.table(where, value)
-    role = role_text(*parse_role(_FILE.text(f"{where}.role", table["role"]))) if "role" in table else ""
+    table = PLAN_FILE.table(where, value)
+    role = role_text(*parse_role(PLAN_FILE.text(f"{where}.role", table["role"]))) if "role" in table else ""
     if roles and role and role not in roles:
-        raise _FILE.not_one_of(f"{where}.role", role, roles)
+        raise PLAN_FILE.not_one_of(f"{where}.role", role, roles)
     planned = roles.get(role)
     if "kind" in table or planned is None:
-        kind = _read_kind(f"{where}.kind", _FILE.needed(f"`{where}`", table, "kind"))
+        kind = _read_kind(f"{where}.kind", PLAN_FILE.needed(f"`{where}`", table, "kind"))
         if planned is not None and kind is not planned.kind:
-            raise _FILE.wrong(f"{where}.kind", f"{planned.kind}, because `{role}` is a role of {planned.kind}s")
+            raise PLAN_FILE.wrong(f"{where}.kind", f"{planned.kind}, because `{role}` is a role of {planned.kind}s")
     else:
         kind = planned.kind
     if not role and kind is not ComponentKind.PAP:
-        raise MalformedError(_FILE.missing, f"`{where}` lacks `role`", hint=HELP)
-    _FILE.known(f"`{where}`, which is a {kind},", table, _OF_ALL | _OF_KIND[kind])
-    named = _FILE.texts(f"{where}.sources", table.get("sources", []))
+        raise MalformedError(PLAN_FILE.missing, f"`{where}` lacks `role`", hint=HELP)
+    PLAN_FILE.known(f"`{where}`, which is a {kind},", table, _OF_ALL | _OF_KIND[kind])
+    named = PLAN_FILE.texts(f"{where}.sources", table.get("sources", []))
     for one in named:
         if one not in sources:
-            raise _FILE.not_one_of(f"{where}.sources", one, sources)
-    actions = _FILE.texts(f"{where}.actions", table.get("actions", []))
-    gives = _FILE.texts(f"{where}.gives", table.get("gives", []))
+            raise PLAN_FILE.not_one_of(f"{where}.sources", one, sources)
+    actions = PLAN_FILE.texts(f"{where}.actions", table.get("actions", []))
+    gives = PLAN_FILE.texts(f"{where}.gives", table.get("gives", []))
+    log = ""
+    if kind is ComponentKind.PLP:
+        log = PLAN_FILE.text(f"{where}.log", PLAN_FILE.needed(f"`{where}`", table, "log"))
     for one in actions:
         check_action_name(one)
     for one in gives:
@@ -416,26 +433,26 @@ def _read_component(id_: str, value: object, roles: Mapping[str, RolePlan], sour
         id=id_,
         kind=kind,
         role=role,
-        key=_FILE.text(f"{where}.key", _FILE.needed(f"`{where}`", table, "key")),
-        certificates=_FILE.texts(f"{where}.certificates", table.get("certificates", [])),
+        key=PLAN_FILE.text(f"{where}.key", PLAN_FILE.needed(f"`{where}`", table, "key")),
+        certificates=PLAN_FILE.texts(f"{where}.certificates", table.get("certificates", [])),
+        certificate=PLAN_FILE.text(f"{where}.certificate", table["certificate"]) if "certificate" in table else "",
         strength=_whole(f"{where}.strength", table.get("strength", 0)),
         actions=actions,
         gives=frozenset(gives),
-        listen=_FILE.text(f"{where}.listen", table["listen"]) if "listen" in table else "",
         sources=named,
-        log=_FILE.text(f"{where}.log", _FILE.needed(f"`{where}`", table, "log")) if kind is ComponentKind.PLP else "",
-        specifies=_FILE.texts(f"{where}.specifies", table.get("specifies", [])),
+        log=log,
+        specifies=PLAN_FILE.texts(f"{where}.specifies", table.get("specifies", [])),
     )
 
 
 def _read_levels(table: Mapping[str, object]) -> TopicLevels:
     """Read the levels of quality of service. Raises also what `TopicLevels` raises for a wrong order."""
-    _FILE.known("`levels`", table, ("latency", "lifespan"))
+    PLAN_FILE.known("`levels`", table, ("latency", "lifespan"))
     found: dict[str, object] = {}
     if "latency" in table:
         those = table["latency"]
         if not isinstance(those, list) or len(those) != _LEVELS:
-            raise _FILE.wrong("levels.latency", "three numbers of seconds: LB1, LB2 and LB3")
+            raise PLAN_FILE.wrong("levels.latency", "three numbers of seconds: LB1, LB2 and LB3")
         found |= {f"lb{n}": _seconds("levels.latency", one) for n, one in enumerate(those, 1)}
     if "lifespan" in table:
         found["lifespan"] = _seconds("levels.lifespan", table["lifespan"])
@@ -444,13 +461,13 @@ def _read_levels(table: Mapping[str, object]) -> TopicLevels:
 
 def _whole(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _FILE.wrong(where, "a whole number")
+        raise PLAN_FILE.wrong(where, "a whole number")
     return value
 
 
 def _seconds(where: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise _FILE.wrong(where, "a number of seconds")
+        raise PLAN_FILE.wrong(where, "a number of seconds")
     return float(value)
 
 
@@ -468,6 +485,8 @@ class LoadedPlan:
     #: by name
     principals: Mapping[str, Principal]
     administrators: tuple[Principal, ...]
+    #: the administrators of other domains
+    partners: Mapping[str, frozenset[Principal]]
     roles: RolePolicy | None
     #: the policies by their ids, each with the file that it is in
     policies: Mapping[str, tuple[str, Root]]
@@ -489,11 +508,15 @@ def load_domain_plan(path: str) -> LoadedPlan:
     (`plan.limit`); `FailedError` (`file.*`); and what reading roles and policies raises.
     """
     data = read_file(path, POLICY_BYTES)
-    named = NamedFiles(Path(path).parent, _NAMING)
+    named = NamedFiles(Path(path).parent, PLAN_NAMING)
     with within(path):
         plan = read_domain_plan(data)
         names = named.principals(plan.names)
         administrators = tuple(dict.fromkeys(names.find("administrators", one) for one in plan.administrators))
+        partners = {
+            name: frozenset(names.find(f"partners.{name}", one) for one in those)
+            for name, those in plan.partners.items()
+        }
         principals = {**names.names, **{one: names.find("appointments", one) for one in plan.appointments}}
     roles = None
     if plan.role_policy:
@@ -506,8 +529,8 @@ def load_domain_plan(path: str) -> LoadedPlan:
         with within(file):
             for root in read_policies(data).policies:
                 if policies.setdefault(root.id, (file, root))[1] is not root:
-                    raise _NAMING.given_twice(f"the policy `{root.id}`")
-    return LoadedPlan(path, plan, names.petnames, principals, administrators, roles, policies)
+                    raise PLAN_NAMING.given_twice(f"the policy `{root.id}`")
+    return LoadedPlan(path, plan, names.petnames, principals, administrators, partners, roles, policies)
 
 
 def _text(data: bytes) -> str:

@@ -1,27 +1,32 @@
-"""Options of decision and enforcement points on a fabric: the fabric, the owner, certificates; and what they log."""
+"""Options of decision and enforcement points: fabric, owner, certificates, questions; decisions, and what they log."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.cli.shared.commands import option, option_class
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials
-from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.events import split_pair
+from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import WHO, nats_login, nats_login_option
 from penstock.apps.cli.shared.session import aside
 from penstock.authority.decisions.cloud_events import read_key_id
-from penstock.authority.decisions.questions import Entity
+from penstock.authority.decisions.messages import AccessAnswer
+from penstock.authority.decisions.modes import AskedDecision
+from penstock.authority.decisions.questions import AccessQuestion, Entity, read_question
 from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import PublicKey
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric
 from penstock.fabric.addresses import DDS, EMBEDDED, open_fabric
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
+from penstock.policy.syntax.json.requests import Json, read_json
 
 
 @option_class
@@ -118,3 +123,109 @@ def public_key(text: str) -> PublicKey:
     value = read_sexp(text)
     with within(text):
         return PublicKey.from_sexp(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Questions, and the decisions about them.
+
+
+@option_class
+class QuestionOptions:
+    """A question: from a file, or from options."""
+
+    request_file: str | None = option(
+        "--request", metavar="FILE", help="Read the question from this file, as AuthZEN writes it; - is standard input."
+    )
+    subject: str | None = option("--subject", metavar="TYPE:ID", help="Ask about this subject.")
+    action: str | None = option("--action", metavar="NAME", help="Ask about this action.")
+    resource: str | None = option("--resource", metavar="TYPE:ID", help="Ask about this resource.")
+    properties: tuple[str, ...] = option(
+        "--set",
+        multiple=True,
+        metavar="WHERE.NAME=VALUE",
+        help="Give a property of the subject, action, resource or context, as JSON or text. Can be repeated.",
+    )
+
+    def read(self) -> AccessQuestion:
+        """Return the question. Raises `MalformedError` (`cli.usage`, `pdp.request`, `xacml.json`)."""
+        if self.request_file is not None:
+            if self.subject or self.action or self.resource or self.properties:
+                raise MalformedError("cli.usage", "--request is a whole question")
+            data = read_bytes(self.request_file)
+            with within(self.request_file):
+                found = read_json(data)
+                return read_question(found if isinstance(found, dict) else {})
+        if self.subject is None or self.action is None or self.resource is None:
+            raise MalformedError("cli.usage", "give --subject, --action and --resource, or --request")
+        places: dict[str, dict[str, Json]] = {"subject": {}, "action": {}, "resource": {}, "context": {}}
+        for written in self.properties:
+            name, value = split_pair(written, "WHERE.NAME=VALUE")
+            where, dot, rest = name.partition(".")
+            if not dot or where not in places:
+                raise MalformedError("cli.usage", f"`{name[:80]}` is not WHERE.NAME", hint="such as subject.role")
+            places[where][rest] = _value(value)
+        subject, resource = read_resource(self.subject, "subject"), read_resource(self.resource, "resource")
+        return AccessQuestion(
+            replace(subject, properties=places["subject"]),
+            Entity("", self.action, places["action"]),
+            replace(resource, properties=places["resource"]),
+            places["context"],
+        )
+
+
+def _value(text: str) -> Json:
+    try:
+        return read_json(text.encode())
+    except MalformedError:
+        return text
+
+
+def _why(decision: AskedDecision) -> str:
+    if decision.permits(frozenset(duty.id for duty in decision.obligations)):
+        return "the answer is Permit with obligations that nobody fulfils: give --fulfil for each"
+    return f"the answer is {decision.effect}"
+
+
+def _data(decision: AskedDecision, *, permitted: bool) -> dict[str, object]:
+    return {
+        "permitted": permitted,
+        "effect": decision.effect,
+        "disagreed": decision.disagreed,
+        "obligations": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.obligations],
+        "advice": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.advice],
+        "answers": [answer_data(answer.value) for answer in decision.answers],
+    }
+
+
+def answer_data(answer: AccessAnswer) -> dict[str, object]:
+    """Return an answer as plain data."""
+    return {
+        "point": str(answer.point),
+        "effect": answer.effect,
+        "status": answer.status,
+        "issued": answer.issued.isoformat(),
+        "until": answer.until.isoformat(),
+        "rests_on": [
+            {"id": policy.id, "revision": policy.revision, "changed": policy.changed.isoformat()}
+            for policy in answer.rests_on
+        ],
+        "holds_for": answer.holds_for,
+    }
+
+
+def _shown(decision: AskedDecision, *, permitted: bool) -> Iterator[str]:
+    yield f"{'✓' if permitted else '✗'} {decision.effect}"
+    for duty in decision.obligations:
+        yield f"  obligation {duty.id}"
+        yield from (f"    {name} = {value}" for name, _, value in duty.assigned)
+    for answer in decision.answers:
+        found = answer.value
+        rests = ", ".join(f"{policy.id} revision {policy.revision}" for policy in found.rests_on) or "no policy"
+        yield f"  {found.point.short}: {found.effect}, resting on {rests}, until {found.until:%H:%M:%S} UTC"
+
+
+def decision_answer(decision: AskedDecision, understood: frozenset[str]) -> CommandAnswer:
+    """Return a decision as the answer of a command: no, if it does not permit with these obligations fulfilled."""
+    permitted = decision.permits(understood)
+    denied = None if permitted else RefusedError("pdp.not-permitted", _why(decision))
+    return CommandAnswer(lambda: _data(decision, permitted=permitted), _shown(decision, permitted=permitted), denied)
