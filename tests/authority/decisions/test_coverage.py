@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.authority.decisions.kit import NOW, QUESTION
 
-from penstock.authority.decisions.coverage import Coverage, answer_key, covered, request_key, resources, tuples
+from penstock.authority.decisions.coverage import (
+    Coverage,
+    _kept_part,
+    answer_key,
+    covered,
+    request_key,
+    resources,
+    tuples,
+)
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion, Entity, facts_of
 from penstock.fabric.port import KeyChoices
 from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
@@ -39,6 +47,12 @@ def has(coverage: Coverage, question: AccessQuestion) -> bool:
 
 def ask(kind: str, name: str) -> AccessQuestion:
     return AccessQuestion.of(("user", "alice"), "read", (kind, name))
+
+
+def test_long_texts_are_not_kept() -> None:
+    before = _kept_part.cache_info().misses
+    keys = {request_key(AccessQuestion.of(("user", "a" * 600), "read", ("d" * 600, f"{n}" * 600))) for n in range(3)}
+    assert (len(keys), _kept_part.cache_info().misses) == (3, before)
 
 
 def test_keys_fit_into_a_topic_whatever_the_texts() -> None:

@@ -46,6 +46,10 @@ def test_what_was_looked_up_before_changes_nothing(monkeypatch: pytest.MonkeyPat
     for each in asked * 2:
         assert used.may(*each) is rights_of(*given).may(*each)
     assert sum(used.may(*each) for each in asked) == 5
+    for principal, name in ((STRANGER, "1"), (PEP, "1" * 1_000)):
+        before = dict(used._periods)
+        assert used.may(principal.principal, ASK, Entity("invoice", name), NOW) is (principal is PEP)
+        assert used._periods == before
 
 
 def test_a_chain_of_certificates_gives_what_all_of_them_give() -> None:

@@ -27,15 +27,23 @@ Coverage: TypeAlias = frozenset[KeyChoice] | None
 """The keys of the requests that a point can resolve; None for all."""
 
 _PART_BYTES: Final = 16
+_KEPT_TEXT: Final = 512
 #: algorithms for which nothing is applicable if no member is
 PLAIN_ALGORITHMS: Final = ("deny-overrides", "permit-overrides", "first-applicable", "only-one-applicable")
 
 
-@lru_cache(16_384)
 def _part(*texts: str) -> str:
+    # Whoever sends requests can name anything: long texts are not kept.
+    return _kept_part(*texts) if sum(map(len, texts)) <= _KEPT_TEXT else _new_part(*texts)
+
+
+def _new_part(*texts: str) -> str:
     # Lengths keep two texts apart.
     data = b"".join(b"%d:%b" % (len(raw), raw) for raw in (text.encode() for text in texts))
     return urlsafe_b64encode(sha256(data).digest()[:_PART_BYTES]).decode().rstrip("=")
+
+
+_kept_part: Final = lru_cache(16_384)(_new_part)
 
 
 def request_key(question: AccessQuestion) -> str:

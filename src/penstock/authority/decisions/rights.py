@@ -18,8 +18,10 @@ from penstock.trust.validity import Validity
 _NO_ENDS: Final[Mapping[str, Validity]] = {}
 #: where a certificate does not say when it begins and ends
 _EVER: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-#: resources of which it is kept when somebody has a right on them; if there are more, all are looked up again
+#: resources of which it is kept when somebody has a right on them, and characters of type and id: a forger can name
+#: any. If there are more, all are looked up again
 _KEPT: Final = 16_384
+_KEPT_TEXT: Final = 512
 
 
 class DecisionRights:
@@ -32,8 +34,8 @@ class DecisionRights:
         self.owner = owner
         self._ends = ends
         self._grants: Mapping[Principal, tuple[FiveTuple, ...]] = {}
-        #: the periods in which a principal has a right on a resource: the first instant and the last one
-        self._periods: dict[tuple[Principal, DecisionRight, str, str], tuple[tuple[datetime, datetime], ...]] = {}
+        #: the periods (first and last instant) in which a principal, by its digest, has a right on a resource
+        self._periods: dict[tuple[bytes, str, str, bool], tuple[tuple[datetime, datetime], ...]] = {}
         self.replace(credentials, ends)
 
     def replace(self, credentials: Credentials, ends: Mapping[str, Validity] = _NO_ENDS) -> None:
@@ -46,21 +48,22 @@ class DecisionRights:
         """Return whether a principal has a right on decisions about a resource now. The owner has all of them."""
         if principal == self.owner:
             return True
-        grants = self._grants.get(principal)
-        if not grants:
-            return False
-        key = (principal, right, resource.type, resource.id)
+        key = (principal.digest, resource.type, resource.id, right is DecisionRight.DECIDE)
         periods = self._periods.get(key)
         if periods is None:
+            grants = self._grants.get(principal)
+            if not grants:
+                return False  # strangers fill nothing
             request = decision_request(self.owner, resource.type, resource.id, right)
             periods = tuple(
                 (grant.validity.starts or _EVER[0], grant.validity.ends or _EVER[1])
                 for grant in grants
                 if matches(request, grant.tag)
             )
-            if len(self._periods) >= _KEPT:
-                self._periods.clear()
-            self._periods[key] = periods
+            if len(resource.type) + len(resource.id) <= _KEPT_TEXT:
+                if len(self._periods) >= _KEPT:
+                    self._periods.clear()
+                self._periods[key] = periods
         return any(first <= now <= last for first, last in periods)
 
     def may_decide(self, principal: Principal, resource: Entity, now: datetime) -> bool:
