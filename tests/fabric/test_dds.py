@@ -50,6 +50,7 @@ from penstock.fabric.dds_link import (
     pack_message,
     policies,
     unpack,
+    unpack_key,
     unpack_message,
 )
 
@@ -233,6 +234,8 @@ def test_the_policies_of_table_3_are_those_of_the_dds_writers() -> None:
                     lambda _: None,
                     partitions=["*"],
                 )
+                if not hasattr(reader.entity, "get_matched_publications"):
+                    pytest.skip("this version of cyclonedds does not say what DDS was told")
                 (handle,) = reader.entity.get_matched_publications()
                 said = reader.entity.get_matched_publication_data(handle).qos
                 assert (said[Policy.Reliability] != Policy.Reliability.BestEffort) == qos.reliable
@@ -334,6 +337,7 @@ def test_our_bytes_are_those_of_the_library(data: bytes, key: str) -> None:
     assert unpack(pack(data)) == data
     assert unpack(pack(data, key), keyed=True) == data
     assert KeyedOctets.deserialize(pack(data, key)).data in (data, list(data))
+    assert unpack_key(pack(data, key)) == key
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=40).map(lambda rest: b"\0\1\0\0" + rest))
@@ -341,6 +345,8 @@ def test_bytes_of_a_stranger_are_a_sample_or_refused(raw: bytes) -> None:
     for keyed in (False, True):
         with suppress(MalformedError):
             assert len(unpack(raw, keyed=keyed)) <= len(raw)
+    with suppress(MalformedError):
+        assert len(unpack_key(raw)) <= len(raw)
     with suppress(MalformedError):
         number, fields, body = unpack_message(raw)
         assert (0 <= number < 2**32, type(fields)) == (True, dict)
@@ -373,8 +379,8 @@ def test_junk_of_a_stranger_is_counted_and_the_others_go_on() -> None:
                 stranger = link.writer(sample_topic(prefix, topic), qos, keyed=keyed)
                 for data in junk:
                     stranger.write(pack(data, "" if keyed else None), 1)
-            calls = link.writer(f"{prefix}/calls", control)
-            replies = link.writer(f"{prefix}/replies", control, partition=fabric._id.hex())
+            calls = link.writer(f"{prefix}/calls", control, keyed=True)
+            replies = link.writer(f"{prefix}/replies", control, keyed=True, partition=fabric._id.hex())
             ops = [
                 "hello",
                 "nothing",
@@ -393,9 +399,9 @@ def test_junk_of_a_stranger_is_counted_and_the_others_go_on() -> None:
             messages += [pack_message(1, {"op": "declare", "topic": "x" * 999, "qos": {}}), pack_message(1, {})]
             for message in messages:
                 for data in (message, b"stranger" + message, fabric._id + message):
-                    calls.write(pack(data), 1)
-                replies.write(pack(message), 1)
-                replies.write(pack(pack_message(0, {"op": "meet", "writer": 7, "readers": [None]})), 1)
+                    calls.write(pack(data, "\0"), 1)
+                replies.write(pack(message, "\0"), 1)
+                replies.write(pack(pack_message(0, {"op": "meet", "writer": 7, "readers": [None]}), "x"), 1)
             await until(lambda: keeper.refused > 40 and fabric.malformed > 20)
             await until(lambda: all(reader.counts.malformed >= 6 for reader in readers.values()))
             for topic, reader in readers.items():

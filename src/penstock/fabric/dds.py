@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.dds_keeper import CONTROL, GONE, ID_BYTES, NUMBER_BYTES, sample_topic
+from penstock.fabric.dds_keeper import CONTROL, GONE, ID_BYTES, KEEPER, NUMBER_BYTES, sample_topic
 from penstock.fabric.dds_link import (
     DdsAddress,
     DdsLink,
@@ -148,9 +148,14 @@ class DdsFabric(Fabric):
         self.malformed = 0
         control = policies(CONTROL, limits)
         self._replies = link.reader(
-            f"{prefix}/replies", control, self._take, partitions=[self._id.hex()], on_match=self._keeper_changed
+            f"{prefix}/replies",
+            control,
+            self._take,
+            keyed=True,
+            partitions=[self._id.hex()],
+            on_gone=self._keeper_gone,
         )
-        self._calls = link.writer(f"{prefix}/calls", control, user_data=self._id)
+        self._calls = link.writer(f"{prefix}/calls", control, keyed=True)
 
     @classmethod
     async def connect(  # noqa: PLR0913  # named settings, each with a default
@@ -478,13 +483,13 @@ class DdsFabric(Fabric):
     def _tell(self, fields: dict[str, Any], body: bytes = b"", number: int = 0) -> None:
         if self._link.closed:
             raise closed()
-        raw = pack(self._id + pack_message(number, fields, body))
+        raw = pack(self._id + pack_message(number, fields, body), self._id.hex())
         self._calls.write(raw, round(self.clock.now() * MICROSECONDS))
 
     def _take(self, raws: list[bytes]) -> None:
         for raw in raws:
             try:
-                number, fields, body = unpack_message(unpack(raw))
+                number, fields, body = unpack_message(unpack(raw, keyed=True))
                 if number:
                     self._replied(number, fields, body)
                 else:
@@ -555,10 +560,9 @@ class DdsFabric(Fabric):
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def _keeper_changed(self) -> None:
-        """Make everything known again to a keeper that was started again."""
-        there = bool(self._replies.matched())
-        if self._joined and not there:
+    def _keeper_gone(self, key: str) -> None:
+        """Make everything known again as soon as the keeper was started again."""
+        if self._joined and key == KEEPER:
             self._joined = False
             self._rejoining = in_background("joining the DDS keeper again", self._rejoin())
 

@@ -50,6 +50,7 @@ _CHUNK: Final = 256 << 10
 _PAUSE: Final = 0.005
 _FULL: Final = 1.0  # seconds that a DDS writer may stay full
 GONE: Final = "fabric.keeper-restarted"
+KEEPER: Final = "keeper"  # the key of its replies, as a client's id is the key of its calls
 
 
 def sample_topic(prefix: str, topic: str) -> str:
@@ -142,7 +143,7 @@ class DdsKeeper:
             for sample in await self._store.state(topic):
                 await self._write(await self._store.describe(topic), topic, sample)
         self._reader = self._link.reader(
-            f"{self._prefix}/calls", policies(CONTROL, self._limits), self._take, on_match=self._look
+            f"{self._prefix}/calls", policies(CONTROL, self._limits), self._take, keyed=True, on_gone=self._gone
         )
         self._task = keep_running("keeping DDS topics", self._serve)
 
@@ -168,7 +169,7 @@ class DdsKeeper:
     def _take(self, raws: list[bytes]) -> None:
         for raw in raws:
             try:
-                self._calls.put_nowait(unpack(raw))
+                self._calls.put_nowait(unpack(raw, keyed=True))
             except (MalformedError, asyncio.QueueFull):
                 self.refused += 1
 
@@ -198,7 +199,7 @@ class DdsKeeper:
             if len(id_) != ID_BYTES or len(self._clients) >= self._limits.fabric_keys:
                 raise MalformedError("fabric.envelope", "the caller cannot be answered")
             replies = self._link.writer(
-                f"{self._prefix}/replies", policies(CONTROL, self._limits), partition=id_.hex(), user_data=b"keeper"
+                f"{self._prefix}/replies", policies(CONTROL, self._limits), keyed=True, partition=id_.hex()
             )
             known = self._clients[id_] = _KeeperClient(id_, replies)
         return known
@@ -206,7 +207,7 @@ class DdsKeeper:
     def _reply(self, client: _KeeperClient, number: int, fields: dict[str, Any], body: bytes = b"") -> None:
         """Send to a client; 0 is the number of what it did not ask for. A client that takes nothing is forgotten."""
         try:
-            sent = client.replies.write(pack(pack_message(number, fields, body)), self._now())
+            sent = client.replies.write(pack(pack_message(number, fields, body), KEEPER), self._now())
         except FailedError:
             sent = False
         if not sent and client.id in self._clients:
@@ -479,13 +480,12 @@ class DdsKeeper:
 
     # clients that are gone
 
-    def _look(self) -> None:
-        """Forget clients that DDS finds gone: closed, or silent for its lease."""
-        if self._reader is not None:
-            there = set(self._reader.matched())
-            for id_, client in list(self._clients.items()):
-                if id_ not in there:
-                    self._forget(client)
+    def _gone(self, key: str) -> None:
+        """Forget a client that DDS finds gone: closed, or silent for its lease."""
+        with suppress(ValueError):
+            client = self._clients.get(bytes.fromhex(key))
+            if client is not None:
+                self._forget(client)
 
     def _forget(self, client: _KeeperClient) -> None:
         del self._clients[client.id]

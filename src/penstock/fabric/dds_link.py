@@ -20,7 +20,8 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -34,7 +35,6 @@ try:
     from cyclonedds._clayer import ddspy_take, ddspy_write_ts
     from cyclonedds.core import (
         DDSException,
-        DDSStatus,
         GuardCondition,
         InstanceState,
         ReadCondition,
@@ -161,6 +161,16 @@ def unpack(raw: bytes, *, keyed: bool = False) -> bytes:
     if at + length > len(raw) or len(raw) - at - length > 3:
         raise _unreadable()
     return bytes(raw[at : at + length])
+
+
+def unpack_key(raw: bytes) -> str:
+    """Return the key of a keyed sample. Raises `MalformedError` (`fabric.envelope`)."""
+    try:
+        (length,) = _LENGTH.unpack_from(raw, len(_CDR))
+        text = raw[len(_CDR) + _LENGTH.size :][:length]
+        return base64.urlsafe_b64decode(bytes(text).rstrip(b"\0")).decode()
+    except (struct.error, ValueError) as error:
+        raise _unreadable() from error
 
 
 def pack_message(number: int, fields: Mapping[str, Any], body: bytes = b"") -> bytes:
@@ -306,9 +316,10 @@ class DdsWriter:
 
     async def wait_for_acks(self, seconds: float) -> None:
         """Wait until all readers have acknowledged all samples, but not longer."""
-        if self.entity.get_matched_subscriptions():
-            # The library's own `wait_for_acks` of a writer raises at the end of the time.
-            await asyncio.to_thread(self.entity._wait_for_acks, self.entity._ref, _duration(seconds))  # noqa: SLF001  # as said
+        # The library's own `wait_for_acks` of a writer raises at the end of the time.
+        wait, reference = self.entity._wait_for_acks, self.entity._ref  # noqa: SLF001  # as said
+        if wait(reference, 0) == _TIMEOUT:
+            await asyncio.to_thread(wait, reference, _duration(seconds))
 
     def close(self) -> None:
         """Delete the writer."""
@@ -324,16 +335,8 @@ class DdsReader:
     entity: Any
     subscriber: Any
     topic: Any
-    sources: list[tuple[int, Any]] = field(default_factory=list)
-
-    def matched(self) -> list[bytes]:
-        """Return the user data of the writers that this reader reads."""
-        found = []
-        for handle in self.entity.get_matched_publications():
-            data = self.entity.get_matched_publication_data(handle)
-            if data is not None and Policy.Userdata in data.qos:
-                found.append(data.qos[Policy.Userdata].data)
-        return found
+    token: int
+    condition: Any
 
     def close(self) -> None:
         """Delete the reader."""
@@ -364,14 +367,11 @@ class DdsLink:
         self._thread = threading.Thread(target=self._run, name="penstock-dds", daemon=True)
         self._thread.start()
 
-    def writer(
-        self, name: str, qos: Any, *, keyed: bool = False, partition: str = "", user_data: bytes = b""
-    ) -> DdsWriter:
+    def writer(self, name: str, qos: Any, *, keyed: bool = False, partition: str = "") -> DdsWriter:
         """Open a writer of a DDS topic."""
         topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
         publisher = DdsPublisherEntity(self._participant, DdsPolicies(Policy.Partition([partition])))
-        policies_ = DdsPolicies(*qos, Policy.Userdata(user_data)) if user_data else qos
-        return DdsWriter(DataWriter(publisher, topic, policies_), publisher, topic)
+        return DdsWriter(DataWriter(publisher, topic, qos), publisher, topic)
 
     def reader(  # noqa: PLR0913  # named settings, each with a default
         self,
@@ -381,36 +381,23 @@ class DdsLink:
         *,
         keyed: bool = False,
         partitions: Collection[str] = ("",),
-        on_match: Callable[[], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
     ) -> DdsReader:
-        """Open a reader of a DDS topic. `sink` gets the CDR of what came; `on_match` is called when writers change."""
+        """Open a reader of a DDS topic. `sink` gets the CDR of what came, `on_gone` each key that lost its writer."""
         topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
         subscriber = Subscriber(self._participant, DdsPolicies(Policy.Partition(list(partitions))))
-        made = DdsReader(self, DataReader(subscriber, topic, qos), subscriber, topic)
-        reference = made.entity._ref  # noqa: SLF001  # no other way to the bytes
+        entity = DataReader(subscriber, topic, qos)
+        reference = entity._ref  # noqa: SLF001  # no other way to the bytes
 
         def take() -> Callable[[], None] | None:
             took = ddspy_take(reference, _ANY, _BATCH)
             # A negative number: the reader was closed.
-            return partial(sink, [raw for raw, info in took if info.valid_data]) if isinstance(took, list) else None
+            return partial(_hand_on, took, sink, on_gone) if isinstance(took, list) else None
 
-        self._add(made, ReadCondition(made.entity, _ANY), take)
-        if on_match is not None:
-            changed = on_match
-
-            def matched() -> Callable[[], None]:
-                made.entity.get_subscription_matched_status()  # or it is reported again
-                return changed
-
-            made.entity.set_status_mask(DDSStatus.SubscriptionMatched)
-            self._add(made, made.entity, matched)
+        made = DdsReader(self, entity, subscriber, topic, next(self._tokens), ReadCondition(entity, _ANY))
+        self._sources[made.token] = take
+        self._attach(made.condition, made.token)
         return made
-
-    def _add(self, reader: DdsReader, condition: Any, source: Callable[[], Callable[[], None] | None]) -> None:
-        token = next(self._tokens)
-        reader.sources.append((token, condition))
-        self._sources[token] = source
-        self._attach(condition, token)
 
     def _attach(self, condition: Any, token: int) -> None:
         # The wait set's own `attach` gives no way to tell which condition was met.
@@ -418,12 +405,9 @@ class DdsLink:
 
     def forget(self, reader: DdsReader) -> None:
         """Stop waiting for a reader (called by it)."""
-        for token, condition in reader.sources:
-            self._waitset._waitset_detach(self._waitset._ref, condition._ref)  # noqa: SLF001  # as above
-            self._sources.pop(token, None)
-            if condition is not reader.entity:
-                _delete(condition)
-        reader.sources.clear()
+        self._waitset._waitset_detach(self._waitset._ref, reader.condition._ref)  # noqa: SLF001  # as above
+        self._sources.pop(reader.token, None)
+        _delete(reader.condition)
 
     async def close(self) -> None:
         """End the thread, and leave the domain with all readers and writers."""
@@ -475,3 +459,14 @@ class DdsLink:
                 work()
             except Exception as error:  # noqa: BLE001  # one reader's fault must not keep the others waiting
                 report("reading from DDS", error)
+
+
+def _hand_on(
+    took: list[tuple[bytes, Any]], sink: Callable[[list[bytes]], None], on_gone: Callable[[str], None] | None
+) -> None:
+    sink([raw for raw, info in took if info.valid_data])
+    if on_gone is not None:
+        for raw, info in took:
+            if info.instance_state != InstanceState.Alive:
+                with suppress(MalformedError):
+                    on_gone(unpack_key(raw))
