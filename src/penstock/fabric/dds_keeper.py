@@ -54,8 +54,8 @@ KEEPER: Final = "keeper"  # the key of its replies, as a client's id is the key 
 
 
 def sample_topic(prefix: str, topic: str) -> str:
-    """Return the DDS topic of a topic's samples."""
-    return f"{prefix}/t/{topic}"
+    """Return the DDS topic of a topic's samples: older versions of DDS take letters, digits, `_` and `/` only."""
+    return f"{prefix}/t/{topic.replace('_', '_u').replace('-', '_d')}"
 
 
 @dataclass(eq=False)

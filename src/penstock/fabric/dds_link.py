@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from itertools import count
 from typing import Any, Final
 
@@ -217,7 +218,8 @@ def policies(qos: Qos, limits: FabricLimits, *, real_time: bool = False, epoch: 
     chosen = [
         Policy.Reliability.Reliable(0) if reliable else Policy.Reliability.BestEffort,
         Policy.History.KeepAll if reliable else Policy.History.KeepLast(limits.fabric_pending),
-        Policy.LatencyBudget(_duration(qos.latency_budget)),
+        # A writer with an infinite budget may wait for the next sample before it sends one.
+        Policy.LatencyBudget(0 if qos.latency_budget == FOREVER else _duration(qos.latency_budget)),
         Policy.TransportPriority(_PRIORITIES[qos.priority]),
     ]
     if real_time and qos.lifespan != FOREVER:
@@ -235,10 +237,11 @@ def policies(qos: Qos, limits: FabricLimits, *, real_time: bool = False, epoch: 
 
 def reader_policies(qos: Qos, limits: FabricLimits, *, kept: bool) -> Any:
     """Return the DDS policies of a reader: what it gets is bounded by `SampleReader`, not by DDS."""
-    chosen = [policy for policy in policies(qos, limits, kept=kept) if policy.__scope__ != "DurabilityService"]
-    if kept:
-        chosen = [policy for policy in chosen if policy.__scope__ != "History"] + [Policy.History.KeepAll]
-    return DdsPolicies(*chosen)
+    replaced = {"DurabilityService", "LatencyBudget"} | ({"History"} if kept else set())
+    chosen = [policy for policy in policies(qos, limits, kept=kept) if policy.__scope__ not in replaced]
+    return DdsPolicies(
+        *chosen, Policy.LatencyBudget(_duration(qos.latency_budget)), *([Policy.History.KeepAll] if kept else [])
+    )
 
 
 def _duration(seconds: float) -> int:
@@ -250,6 +253,8 @@ def _duration(seconds: float) -> int:
 
 
 _ANY: Final = SampleState.Any | ViewState.Any | InstanceState.Any
+#: which samples are taken: since 11 the library wants to know
+_HOW: Final = () if version("cyclonedds").startswith("0.") else (_ANY,)
 _BATCH: Final = 512
 _READY: Final = 64  # readers that are looked at after one wait
 _BEHIND: Final = 64  # batches that may wait for the event loop
@@ -390,7 +395,7 @@ class DdsLink:
         reference = entity._ref  # noqa: SLF001  # no other way to the bytes
 
         def take() -> Callable[[], None] | None:
-            took = ddspy_take(reference, _ANY, _BATCH)
+            took = ddspy_take(reference, *_HOW, _BATCH)
             # A negative number: the reader was closed.
             return partial(_hand_on, took, sink, on_gone) if isinstance(took, list) else None
 
