@@ -205,3 +205,26 @@ def test_readers_of_other_keys_cost_nothing() -> None:
             assert fabric._topics["requests"].of_instance == {}
 
     asyncio.run(whole())
+
+
+def test_a_reader_moves_to_other_instances_without_subscribing_again() -> None:
+    async def whole() -> None:
+        async with EmbeddedFabric() as fabric:
+            await fabric.declare("requests", LIVE)
+            writers = {name: await fabric.publisher("requests", instance=name) for name in "abc"}
+            async with await fabric.subscribe("requests", instances=["a", "b"]) as reader:
+                await writers["a"].publish(b"a1")
+                assert reader.read_instances(["b", "c"])
+                for name, writer in writers.items():
+                    await writer.publish(f"{name}2".encode())
+                assert await take(reader, 3) == [b"a1", b"b2", b"c2"], "what has arrived stays"
+                assert reader.counts.unselected == 0
+                with refused("fabric.bad-name"):
+                    reader.read_instances(["not a name"])
+            assert fabric._topics["requests"].of_instance == {}
+            assert not reader.read_instances(["a"]), "it is closed"
+            await fabric.declare("state", STATE)
+            async with await fabric.subscribe("state", instances=["a"]) as kept:
+                assert not kept.read_instances(["b"]), "what is kept of it would be missing"
+
+    asyncio.run(whole())

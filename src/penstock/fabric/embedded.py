@@ -241,6 +241,18 @@ class _Topic:
             readers.leave(reader)
         self.of_instance = {name: each for name, each in self.of_instance.items() if each.of_all or each.choosers}
 
+    def change(self, reader: TopicSubscription, instances: frozenset[str]) -> None:
+        """Move a reader to other instances."""
+        if reader not in self.readers or reader.instances is None:
+            return
+        for name in reader.instances - instances:
+            readers = self.of_instance[name]
+            readers.leave(reader)
+            if not readers.of_all and not readers.choosers:
+                del self.of_instance[name]
+        for name in instances - reader.instances:
+            self.of_instance.setdefault(name, _Readers()).join(reader)
+
     def expired(self, now: float) -> list[int]:
         """Return the numbers of expired samples. Samples are nearly in order of time, so that this stops early."""
         over = []
@@ -364,6 +376,9 @@ class EmbeddedFabric(Fabric):
                 elif subscription in found.readers:
                     readers.choosers.setdefault(choice, {})[subscription] = None
 
+        def choose_instances(subscription: TopicSubscription, instances: frozenset[str]) -> None:
+            found.change(subscription, instances)
+
         made = TopicSubscription(
             SampleReader(qos, self.limits, watching=on_writer is not None),
             self.clock,
@@ -374,6 +389,8 @@ class EmbeddedFabric(Fabric):
             instances=instances,
             selector=selector,
             choose=choose,
+            # What a durable topic keeps, a reader of further instances gets when it subscribes again.
+            choose_instances=None if qos.durable else choose_instances,
         )
         if qos.durable:
             for sample in found.kept.values():

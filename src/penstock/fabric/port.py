@@ -512,7 +512,8 @@ class TopicSubscription(AsyncIterator[Sample]):
     """The samples of a topic for one reader: an async iterator and a context manager.
 
     A cancelled `anext` does not lose a sample. The adapter's `leave` is called at the end, and `taken` when there is
-    room again. `choose` is called with a choice of keys and whether it is new or dropped.
+    room again. `choose` is called with a choice of keys and whether it is new or dropped. `choose_instances` is called
+    with the instances to read from now on; without it they cannot change.
     """
 
     def __init__(  # noqa: PLR0913  # named settings, each with a default
@@ -528,12 +529,14 @@ class TopicSubscription(AsyncIterator[Sample]):
         instances: Collection[str] | None = DEFAULT_INSTANCE,
         selector: Selector | None = None,
         choose: Callable[["TopicSubscription", KeyChoice, bool], Awaitable[None]] | None = None,
+        choose_instances: Callable[["TopicSubscription", frozenset[str]], None] | None = None,
     ) -> None:
         self.reader = reader
         self.keys = None if keys is None else KeyChoices(keys)
         self.instances = None if instances is None else frozenset(instances)
         self._matches = None if selector is None else compile_selector(selector)
         self._choose = choose
+        self._choose_instances = choose_instances
         self._clock = clock
         self._leave = leave
         self._taken = taken
@@ -603,6 +606,19 @@ class TopicSubscription(AsyncIterator[Sample]):
             self.keys.drop(choice)
             if self._choose is not None and not self._closed:
                 await self._choose(self, choice, False)
+
+    def read_instances(self, instances: Collection[str]) -> bool:
+        """Read other named instances from now on; return whether the adapter can. If not, subscribe again and `drain`.
+
+        Raises `MalformedError` (`fabric.bad-name`).
+        """
+        if self._choose_instances is None or self.instances is None or self._closed or self._draining:
+            return False
+        wanted = frozenset(instances)
+        check_instances(wanted - self.instances)
+        self._choose_instances(self, wanted)
+        self.instances = wanted
+        return True
 
     def wake(self) -> None:
         """Wake the reader (called by the adapter)."""

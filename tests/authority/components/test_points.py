@@ -1,7 +1,7 @@
 """PEP, PDP and PIP together: a question is decided by the policies of the configuration, with information from PIPs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -13,16 +13,19 @@ from penstock.authority.components.decision import DecisionComponent
 from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.components.information import InformationComponent
 from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
-from penstock.authority.components.samples import AttributeQuery, PolicyText, RoleConfiguration
+from penstock.authority.components.registry import AdministrationSettings
+from penstock.authority.components.samples import AttributeQuery, PolicyText, RequiredNames, RoleConfiguration
 from penstock.authority.components.topics import TopicInstance, TopicKind, TopicLevels
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.fabric import Fabric
+from penstock.fabric import FOREVER, Fabric, Priority, SystemClock
+from penstock.fabric.nats import NatsFabric
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
 from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.nats import NatsServer
 
 P, D, NA, IN = AnswerEffect.PERMIT, AnswerEffect.DENY, AnswerEffect.NOT_APPLICABLE, AnswerEffect.INDETERMINATE
 HEAD = f"""namespace t {{
@@ -56,14 +59,12 @@ class Bank:
         self,
         stack: AsyncExitStack,
         fabric: Fabric,
-        clock: ManualClock,
-        members: Sequence[tuple[str, str]],
-        roles: dict[str, Any],
+        clock: Any,
+        administered: AdministrationSettings,
     ) -> None:
         self.stack, self.fabric, self.clock = stack, fabric, clock
         self.notes: list[PenstockError] = []
-        settings = administration(*members, table={**TABLE, **roles}, levels=TopicLevels(lifespan=8.0))
-        self.administration = pap(fabric, settings, clock, note=self.notes.append)
+        self.administration = pap(fabric, administered, clock, note=self.notes.append)
 
     def settings(self, name: str, role: str) -> ComponentSettings:
         return ComponentSettings(
@@ -125,13 +126,15 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def bank(*members: tuple[str, str], roles: Mapping[str, Any] | None = None, **row: Any) -> AsyncIterator[Bank]:
+async def bank(
+    *members: tuple[str, str], roles: Mapping[str, Any] | None = None, lease: float = FOREVER, **row: Any
+) -> AsyncIterator[Bank]:
     clock = ManualClock()
     async with AsyncExitStack() as stack:
         fabric = await stack.enter_async_context(memory_fabric(clock))
-        made = Bank(
-            stack, fabric, clock, members, {**(roles or {}), **{f"{name}(1)": one for name, one in row.items()}}
-        )
+        table = {**TABLE, **(roles or {}), **{f"{name}(1)": one for name, one in row.items()}}
+        levels = TopicLevels(lifespan=8.0, lease=lease)
+        made = Bank(stack, fabric, clock, administration(*members, table=table, levels=levels))
         await stack.enter_async_context(made.administration)
         yield made
 
@@ -404,5 +407,86 @@ def test_a_reconfiguration_loses_no_question_and_mixes_nothing() -> None:
             assert effects == sorted(effects, reverse=True), "first Permit, then Deny, and nothing between"
             assert {*effects} == {P, D}
             assert made.notes == []
+
+    run(scenario)
+
+
+def test_whoever_began_to_read_later_is_asked_again() -> None:
+    async def scenario() -> None:
+        rows = {"ER(1)": role("ER", combining={"decision": "n:2"}), **decision_roles(LOOK, LOOK)}
+        async with bank(("pep1", "ER(1)"), ("pdp1", "DR(1)"), ("pdp2", "DR(2)"), roles=rows) as made:
+            await made.pdp()
+            pep = await made.pep()
+            asking = asyncio.ensure_future(pep.decide(question()))
+            await settle()
+            await made.pdp("pdp2", "DR(2)")
+            assert (await over(made.clock, asking)).effect is P
+
+    run(scenario)
+
+
+def test_a_crash_is_found_by_the_lease() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, DR=role("DR", policies=(WITHDRAW,)), lease=3.0) as made:
+            pip = await made.pip("pip1", STAFF)
+            pdp = await made.pdp()
+            pep = await made.pep()
+            assert pdp.dependencies.read == {("bank", "pep1")}
+            assert pip.dependencies.read == {("bank", "pdp1")}
+            await pep.close()
+            await made.clock.advance(4.0)
+            await settle()
+            assert pdp.dependencies.read == frozenset()
+            await pdp.close()
+            await made.clock.advance(4.0)
+            await settle()
+            assert pip.dependencies.read == frozenset()
+
+    run(scenario)
+
+
+def test_names_of_a_hostile_component_meet_nothing_and_fail_nowhere() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, DR=role("DR", policies=(LOOK,))) as made:
+            pdp = await made.pdp()
+            pep = await made.pep(actions=frozenset({"account/look"}))
+            for names in (("a/b/c/d",), ("",), ("/",), ("account",)):
+                await pep.write(TopicKind.QPEP, RequiredNames(names))
+                await settle()
+                assert pdp.filtered == {("bank", "pep1")}
+            assert made.notes == []
+
+    run(scenario)
+
+
+def test_over_nats_nothing_is_sent_to_a_component_that_filters_it_out(server: NatsServer) -> None:
+    loans = policy("loans", 'apply deny-overrides target clause sort == "loan" rule r { permit }')
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            fabrics = [
+                await stack.enter_async_context(await NatsFabric.connect(server.url, prefix="filtered"))
+                for _ in range(3)
+            ]
+            table = {**TABLE, **decision_roles(LOOK, loans)}
+            members = (("pep1", "ER(1)"), ("pdp1", "DR(1)"), ("pdp2", "DR(2)"))
+            levels = TopicLevels(lifespan=8.0)
+            made = Bank(stack, fabrics[0], SystemClock(), administration(*members, table=table, levels=levels))
+            await stack.enter_async_context(made.administration)
+            made.fabric = fabrics[1]
+            filtering = await made.pdp("pdp2", "DR(2)")
+            made.fabric = fabrics[2]
+            await made.pdp()
+            pep = await made.pep(actions=frozenset({"account/look"}))
+            assert (await pep.decide(question())).effect is P
+            while filtering.filtered != {("bank", "pep1")}:
+                await asyncio.sleep(0.01)
+            client = await fabrics[1].link.client(Priority.NORMAL)
+            before = client.stats["in_bytes"]
+            for _ in range(10):
+                assert (await pep.decide(question())).effect is P
+            counts = filtering._readers[TopicInstance(TopicKind.DREQ)].counts
+            assert (counts.taken, counts.unselected) == (0, 0)
+            assert client.stats["in_bytes"] - before < 500, "not even one request"
 
     run(scenario)

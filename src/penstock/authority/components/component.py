@@ -350,10 +350,11 @@ class Component:
         Raises as `Fabric.subscribe`.
         """
         for instance in [one for one in self._readers if one.kind is kind]:
-            reader = self._readers[instance]
-            # First the new one: a sample that comes twice is recognised as a copy.
-            await self._subscribe(instance)
-            await reader.drain()
+            reader, wanted = self._readers[instance], self.requesters_of(instance)
+            if wanted is None or not reader.read_instances(wanted):
+                # First the new one: a sample that comes twice is recognised as a copy.
+                await self._subscribe(instance)
+                await reader.drain()
 
     async def leave(self) -> None:
         """Leave the domain: the role ends."""

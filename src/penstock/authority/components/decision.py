@@ -11,7 +11,7 @@ import json
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
@@ -57,7 +57,6 @@ from penstock.authority.limits import PEP_QUESTIONS
 from penstock.crypto import Signer
 from penstock.errors import EvaluationError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, RandomBytes
-from penstock.fabric.tasks import in_background
 from penstock.policy.combining import with_priorities
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources, Repository, check_policies
@@ -224,6 +223,8 @@ class _Inquiry:
     deadline: float
     again: float
     pause: float
+    #: the requests for information: each can be answered
+    numbers: list[int] = field(default_factory=list)
 
 
 class DecisionComponent(ReplyingComponent, RequestingComponent):
@@ -254,8 +255,6 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         #: the policies of the last configurations, the newest first
         self._policies: deque[ConfiguredPolicies] = deque(maxlen=_CONFIGURATIONS)
         self._pending: PendingRequests[_Inquiry] = PendingRequests(self._clock, self._over)
-        #: whether an information point has answered since the required attributes were published
-        self._heard = False
 
     # ------------------------------------------------------------------------------------------------------------------
     # What the layer calls.
@@ -269,7 +268,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         policies = self._policies_of(configuration)
         self.depend(self.dependencies.provide(policies.actions))
         if policies.needs.attributes != self._required:
-            self._required, self._heard = policies.needs.attributes, False
+            self._required = policies.needs.attributes
             await self._publish(self._required)
 
     async def leaving(self) -> None:
@@ -295,7 +294,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
 
     async def _publish(self, names: Names) -> None:
         if self.writes(TopicKind.QPDP):
-            await self.write_all(TopicKind.QPDP, RequiredNames(tuple(sorted(names))))
+            await self.publish_required(TopicKind.QPDP, names)
 
     def _policies_of(self, configuration: Configuration) -> ConfiguredPolicies:
         for one in self._policies:
@@ -348,11 +347,12 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
 
     async def _inquire(self, inquiry: _Inquiry) -> None:
         number = self.next_number()
-        self._pending.add(number, inquiry, inquiry.deadline if self._heard else min(inquiry.again, inquiry.deadline))
+        inquiry.numbers.append(number)
+        self._pending.add(number, inquiry, inquiry.deadline if self.settled else min(inquiry.again, inquiry.deadline))
         await self.write_all(TopicKind.IREQ, InformationRequest(inquiry.queries), number=number, under=inquiry.request)
 
     async def _informed(self, sample: VerifiedSample, reply: InformationReply) -> None:
-        self._heard = True
+        self._answered = True
         inquiry = self._pending.get(reply.number)
         if inquiry is None:
             return
@@ -363,8 +363,13 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
                 f"not {inquiry.request.written_under}",
             )
         inquiry.collection.take(information_answer(sample, reply, inquiry.question), moment_of(self.now()))
-        if inquiry.collection.complete and self._pending.remove(reply.number) is not None:
+        if inquiry.collection.complete:
+            self._forget(inquiry)
             await self._conclude(inquiry)
+
+    def _forget(self, inquiry: _Inquiry) -> None:
+        for number in inquiry.numbers:
+            self._pending.remove(number)
 
     async def _conclude(self, inquiry: _Inquiry) -> None:
         """Decide with the information that came."""
@@ -374,19 +379,24 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         outcome = inquiry.policies.decide(inquiry.facts, information, self.now())
         await self._reply(inquiry.request, inquiry.question, inquiry.policies, outcome)
 
-    def _over(self, number: int, inquiry: _Inquiry) -> float | None:
+    def _over(self, _number: int, inquiry: _Inquiry) -> float | None:
         """Decide without information that did not come, or ask again while nobody has answered at all."""
         now = self.now()
         if now >= inquiry.deadline:
-            self._pending.remove(number)
-            in_background("deciding without information", self._conclude_late(inquiry))
+            self._forget(inquiry)
+            self._begin("deciding without information", self._conclude_late(inquiry))
             return None
-        if now >= inquiry.again and not self._heard:
+        if now >= inquiry.again and not self.settled:
             inquiry.again, inquiry.pause = now + inquiry.pause, 2 * inquiry.pause
-            self._pending.remove(number)
-            in_background("asking for information again", self._inquire(inquiry))
+            self._begin("asking for information again", self._inquire_again(inquiry))
             return None
         return inquiry.deadline
+
+    async def _inquire_again(self, inquiry: _Inquiry) -> None:
+        try:
+            await self._inquire(inquiry)
+        except PenstockError as error:
+            self._note(error)
 
     async def _conclude_late(self, inquiry: _Inquiry) -> None:
         try:

@@ -111,7 +111,8 @@ def actions_meet(required: Names, provided: Names) -> bool:
 
 
 def _meet(one: str, other: str) -> bool:
-    pairs = zip(one.split("/"), other.split("/"), strict=True)
+    # Names come from others: whatever is in them, it is compared.
+    pairs = zip(one.partition("/"), other.partition("/"), strict=True)
     return all(left == right or _ANY in (left, right) for left, right in pairs)
 
 

@@ -26,7 +26,6 @@ from penstock.authority.components.samples import (
     Configuration,
     DecisionReply,
     DecisionRequest,
-    RequiredNames,
     SampleDuty,
     SampleRevision,
 )
@@ -38,9 +37,8 @@ from penstock.authority.decisions.modes import FIRST, AnswerMode, AskedDecision,
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import PEP_ANSWERS, PEP_QUESTIONS
 from penstock.crypto import Signer
-from penstock.errors import LimitError, RefusedError
+from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, RandomBytes
-from penstock.fabric.tasks import in_background
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,11 @@ class AnswerCollection:
         """Whether no further answer is waited for: a mode with a time waits for all."""
         return self.mode.answers is not None and self.has(self.mode.answers)
 
+    @property
+    def lacks(self) -> bool:
+        """Whether it is worth while to ask again: nobody has answered, or not so many as the mode wants."""
+        return not self._answers or (self.mode.answers is not None and not self.enough)
+
     def has(self, number: int) -> bool:
         """Return whether there are so many answers of the highest priority that there is."""
         highest = max((0, *self.priorities.values()))
@@ -142,7 +145,8 @@ class _Asked:
     #: when to ask again if nobody answers, as long as nobody has answered this component, and the pause after that
     again: float
     pause: float
-    number: int = 0
+    #: its requests: each can be answered
+    numbers: list[int] = field(default_factory=list)
     #: the configuration number under which it was asked, and its answers; None until the request was written
     under: int | None = None
     answers: AnswerCollection | None = None
@@ -175,8 +179,6 @@ class EnforcementComponent(RequestingComponent):
             check_action_name(name)
         self._actions = actions
         self._pending: PendingRequests[_Asked] = PendingRequests(self._clock, self._over)
-        #: whether a decision point has answered since the actions were published
-        self._heard = False
 
     async def decide(self, question: AccessQuestion) -> AskedDecision:
         """Ask the decision points, and return the combined decision.
@@ -197,35 +199,42 @@ class EnforcementComponent(RequestingComponent):
             await self._ask(asked)
             return await future
         finally:
-            self._pending.remove(asked.number)
+            for number in asked.numbers:
+                self._pending.remove(number)
+            if future.done() and not future.cancelled():
+                future.exception()  # if writing failed, nobody else takes it
 
     async def require(self, actions: Names) -> None:
         """Ask about other actions from now on. Raises `MalformedError` (`component.required`), and as `write`."""
         for name in actions:
             check_action_name(name)
         self._actions = actions
-        await self._publish(actions)
-
-    async def _publish(self, actions: Names) -> None:
-        self._heard = False
-        await self.write_all(TopicKind.QPEP, RequiredNames(tuple(sorted(actions))))
+        await self.publish_required(TopicKind.QPEP, actions)
 
     async def _ask(self, asked: _Asked) -> None:
-        """Write the request of a question, and take the answers that were quicker."""
-        asked.number, asked.under, asked.answers, asked.early = self.next_number(), None, None, []
-        self._pending.add(asked.number, asked, asked.deadline if self._heard else min(asked.again, asked.deadline))
-        sample = await self.write_all(TopicKind.DREQ, DecisionRequest.of(asked.question), number=asked.number)
+        """Write a request for a question, and take the answers that were quicker."""
+        number = self.next_number()
+        asked.numbers.append(number)
+        self._pending.add(number, asked, asked.deadline if self.settled else min(asked.again, asked.deadline))
+        sample = await self.write_all(TopicKind.DREQ, DecisionRequest.of(asked.question), number=number)
         configuration = self.configuration_of(sample.configuration)
         if configuration is None:
             return
         mode = answer_mode(configuration.combining.get("decision", "first"))
-        asked.under, asked.answers = sample.configuration, AnswerCollection(mode, configuration.priorities)
-        if mode.wait is not None and sample.time + mode.wait < asked.deadline:
-            asked.soon = sample.time + mode.wait
-            self._pending.add(asked.number, asked, asked.soon)
-        for early in asked.early:
-            self._take(asked, early)
-        asked.early.clear()
+        if asked.under != sample.configuration:
+            asked.under, asked.answers = sample.configuration, AnswerCollection(mode, configuration.priorities)
+            if mode.wait is not None and sample.time + mode.wait < asked.deadline:
+                asked.soon = sample.time + mode.wait
+                self._pending.add(number, asked, asked.soon)
+        early, asked.early = asked.early, []
+        for reply in early:
+            self._take(asked, reply)
+
+    async def _ask_again(self, asked: _Asked) -> None:
+        try:
+            await self._ask(asked)
+        except PenstockError as error:
+            self._note(error)
 
     # ------------------------------------------------------------------------------------------------------------------
     # What the layer calls.
@@ -236,17 +245,18 @@ class EnforcementComponent(RequestingComponent):
         Raises `MalformedError` (`pep.mode`) for a configuration that combines answers in an unknown way.
         """
         answer_mode(configuration.combining.get("decision", "first"))
-        await self._publish(self._actions)
+        await self.publish_required(TopicKind.QPEP, self._actions)
 
     async def leaving(self) -> None:
         """Let the decision points forget this component."""
-        await self._publish(frozenset())
+        await self.publish_required(TopicKind.QPEP, frozenset())
 
     async def superseded(self, numbers: list[int]) -> None:
         """Ask again under the new configuration."""
         for number in numbers:
             asked = self._pending.remove(number)
             if asked is not None and not asked.decided.done():
+                asked.under = asked.answers = None
                 await self._ask(asked)
 
     async def close(self) -> None:
@@ -262,7 +272,7 @@ class EnforcementComponent(RequestingComponent):
         reply = sample.record
         if not isinstance(reply, DecisionReply):
             return
-        self._heard = True
+        self._answered = True
         asked = self._pending.get(reply.number)
         if asked is None:
             return  # it came too late, or enough others had answered before
@@ -287,7 +297,7 @@ class EnforcementComponent(RequestingComponent):
         if answers.enough or (asked.late and answers.has(1)):
             self._decide(asked, answers)
 
-    def _over(self, number: int, asked: _Asked) -> float | None:
+    def _over(self, _number: int, asked: _Asked) -> float | None:
         """Conclude, ask again, or let the question wait further."""
         now, answers = self.now(), asked.answers
         if asked.decided.done():
@@ -300,10 +310,9 @@ class EnforcementComponent(RequestingComponent):
             if answers.started:
                 self._decide(asked, answers)
                 return None
-        if now >= asked.again and not self._heard and (answers is None or not answers.started):
+        if now >= asked.again and not self.settled and (answers is None or answers.lacks):
             asked.again, asked.pause = now + asked.pause, 2 * asked.pause
-            self._pending.remove(number)
-            in_background("asking again", self._ask(asked))
+            self._begin("asking again", self._ask_again(asked))
             return None
         return asked.deadline
 

@@ -54,7 +54,7 @@ from penstock.fabric.tasks import waited_for
 from penstock.model.instants import parse_instant
 from penstock.store.files.files import read_file, within
 
-_HELP: Final = "see docs/reference/components.md, Information points"
+_HELP: Final = "see docs/reference/domain-plan.md, Sources"
 #: readings of one source at a time, and readings that may wait for them
 _THREADS: Final = 4
 _WAITING: Final = 256

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from penstock.authority.components.component import Component, ComponentSettings
 from penstock.authority.components.dependencies import DependencyList, FilterChange, Names, Requester
-from penstock.authority.components.samples import ComponentSample, Configuration, SampleContent
+from penstock.authority.components.samples import ComponentSample, Configuration, RequiredNames, SampleContent
 from penstock.authority.components.topics import TopicInstance, TopicKind
 from penstock.authority.components.verification import VerifiedSample
 from penstock.authority.decisions.decision_point import Note, quiet
@@ -17,6 +17,23 @@ from penstock.fabric import Clock, Fabric, RandomBytes
 
 class RequestingComponent(Component):
     """A component that writes requests: to all topics of its write-list, because repliers may read any of them."""
+
+    #: when what it requires was last published, and whether anybody has answered since
+    _published = 0.0
+    _answered = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether repliers read the requests of this component: somebody has answered, and the others had time enough.
+
+        Until then, a request without enough answers is written again.
+        """
+        return self._answered and self.now() >= self._published + self._verifier.lifespan
+
+    async def publish_required(self, kind: TopicKind, names: Names) -> None:
+        """Say what this component requires; nothing when it leaves. Raises as `write`."""
+        self._published, self._answered = self.now(), False
+        await self.write_all(kind, RequiredNames(tuple(sorted(names))))
 
     def configuration_of(self, number: int) -> Configuration | None:
         """Return the configuration with a number, if it is in force or kept."""
