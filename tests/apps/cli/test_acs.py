@@ -95,6 +95,8 @@ def test_lists_say_who_may_do_what(served: Served) -> None:
     # The type is the domain's own.
     for name in ("org.grid.Reading", "grid/org.grid.Reading"):
         assert "met     subscribe  all attributes  without expiry  met" in served.ok("holders", name)
+    mistyped = served("holders", "org.grid.Readng")
+    assert (mistyped.code, "did you mean `org.grid.Reading`?" in mistyped.err) == ("acs.unknown-type", True)
     assert "subscribe on grid/org.grid.Reading" in served.ok("certs")
     assert "met: subscribe on grid/org.grid.Reading, cert:" in served.ok("log")
     assert served("revoke", "cert:").code == served("revoke", "cert:1").code == "acs.certificate"

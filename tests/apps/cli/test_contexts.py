@@ -168,3 +168,32 @@ def test_a_name_means_somebody_of_the_network_whose_key_signs(penstock: Shell) -
     readers = [tomllib.loads(Path(folder, "names.toml").read_text())["reader"] for folder in ("demo", "farm")]
     assert readers[0] in json.dumps(issued)
     assert readers[1] not in json.dumps(issued)
+
+
+def test_a_certificate_is_taken_out_of_a_context(shell: Shell) -> None:
+    issue = (
+        "cert",
+        "issue",
+        "--key",
+        "acme.key",
+        "--to",
+        "reader",
+        "--type-file",
+        "reading.type",
+        "--right",
+        "publish",
+    )
+    for name in ("one", "two"):
+        shell.ok(*issue, "--no-expiry", "--out", f"{name}.cert")
+    add(shell, "demo", "--credential", "one.cert", "--credential", "two.cert")
+    remove = ("context", "remove-credential", "demo")
+    assert shell.ok(*remove, "one.cert", "--dry-run").out == "would remove 1 certificate from demo\n"
+    # The file may be gone.
+    Path("one.cert").unlink()
+    assert shell.ok(*remove, "one.cert").out == "removed 1 certificate from demo\n"
+    shown = shell.ok("context", "show", "-o", "json").json
+    assert (shown["credentials"], shown["key"]) == ([str(shell.folder / "two.cert")], str(shell.folder / "reader.key"))
+    assert Path("two.cert").exists()
+    assert shell(*remove, "one.cert", "two.cert").code == "context.credential"
+    assert shell("context", "remove-credential", "other", "two.cert").code == "context.unknown"
+    assert shell.ok("context", "show", "-o", "json").json["credentials"] == shown["credentials"]

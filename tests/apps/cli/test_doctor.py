@@ -14,7 +14,6 @@ from tests.apps.node_kit import running
 
 from penstock.apps.cli.doctor import HealthLevel, check_clocks, check_status
 from penstock.apps.cli.shared.revocations import RevocationCheck
-from penstock.store.files.contexts import contexts_path
 from penstock.store.files.name_book import NameBook
 
 ISSUE = ("cert", "issue", "--key", "demo/keys/acme.key", "--names", "demo/names.toml", "--overwrite")
@@ -138,14 +137,15 @@ def test_a_broker_that_runs_and_a_peer_that_does_not(demo: Shell) -> None:
         assert "and reader is not one" in demo.ok("doctor", "--context", "demo-reader").out
         # Without an operator's key the folder's broker cannot be asked.
         Path("demo/keys/acme.key").rename("acme.key")
-        assert bad(demo) == []
+        [(level, message)] = bad(demo)
+        assert (level, message.endswith("demo/keys/acme.key, which does not exist")) == ("warning", True)
         assert not any(one["message"] == "the policy of acme is current" for one in findings(demo))
         # A connection that ends within the handshake would be in the broker's log.
         assert "link." not in broker.log.read_text()
     with Path("demo/broker.toml").open("a") as file:
         file.write(f'[[peers]]\naddress = "127.0.0.1:{gone}"\n')
-    assert bad(demo) == [("problem", f"cannot connect to 127.0.0.1:{gone}: connection refused")]
     Path("acme.key").rename("demo/keys/acme.key")
+    assert bad(demo) == [("problem", f"cannot connect to 127.0.0.1:{gone}: connection refused")]
     assert [level for level, _ in bad(demo, "--context", "demo-owner")] == ["problem"]
 
 
@@ -196,6 +196,29 @@ def test_something_else_at_the_address_of_a_broker(demo: Shell) -> None:
     assert (level, message.startswith(f"something else listens at 127.0.0.1:{port}: ")) == ("problem", True)
 
 
+def test_contexts_whose_files_are_gone(demo: Shell) -> None:
+    assert not [one for one in findings(demo) if one["check"].startswith("context")]
+    gone = Path("demo/certs/reader-subscribe.cert")
+    gone.unlink()
+    demo.ok("context", "use", "demo-reader")
+
+    def found(context: str) -> list[tuple[str, str, str]]:
+        check = f"context {context}"
+        return [(one["level"], one["message"], one["hint"]) for one in findings(demo) if one["check"] == check]
+
+    missing, remove = f"it names {gone.absolute()}, which does not exist", "penstock context remove-credential"
+    assert found("demo-reader") == [("problem", missing, f"run `{remove} demo-reader {gone.absolute()}`")]
+    # One that is not in use does not stop anybody now.
+    demo.ok("context", "use", "demo-owner")
+    assert [level for level, _, _ in found("demo-reader")] == ["warning"]
+    Path("demo/keys/reader.key").unlink()
+    [(level, message, hint)] = found("demo-reader")
+    assert (level, "which do not exist" in message) == ("warning", True)
+    assert "`penstock context remove demo-reader`" in hint
+    demo.ok("context", "remove", "demo-reader")
+    assert found("demo-reader") == []
+
+
 def test_a_revoked_certificate(demo: Shell) -> None:
     revoked = "demo/certs/reader-subscribe.cert"
     with running(demo, "demo/broker.toml"):
@@ -208,7 +231,7 @@ def test_a_revoked_certificate(demo: Shell) -> None:
         assert any(one["message"].endswith(" by acme") for one in findings(demo, "."))
         [hint] = [one["hint"] for one in findings(demo) if one["level"] == "problem"]
         # Who only deletes the file could not connect any more.
-        unless = f"otherwise delete the file, and its path in {contexts_path()} (context demo-reader)"
+        unless = f"otherwise delete the file, and run `penstock context remove-credential demo-reader {revoked}`"
         assert hint == f"to give the right back, run `{again}`, and then `{publish}`; {unless}"
         told = [one["hint"] for one in findings(demo, "--context", "demo-reader") if one["level"] == "problem"]
         assert told == [f"ask acme to give the right back: run `{again}`, and then `{publish}`"]

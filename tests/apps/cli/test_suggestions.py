@@ -59,6 +59,9 @@ CASES = {
     "an algorithm": ("policy combine --by deny-overides P D", "xacml.combining", "`deny-overrides`"),
     "a petname": ("cert issue --key a.key --to gird --type grid/B --right publish", "principal.unknown", "`grid`"),
     "a petname to remove": ("name remove gird", "petname.unknown", "`grid`"),
+    "a selector": ("sub power>1", "cli.usage", 'hint: choose events with `--where "power>1"`'),
+    "a type": ("sub grid/B", "cli.usage", "hint: choose a type with `--type grid/B`"),
+    "an argument": ("sub grid", "cli.usage", "hint: `penstock sub --help` shows how"),
     "a context": ("context show dmo", "context.unknown", "`demo`"),
 }
 

@@ -37,7 +37,7 @@ from penstock.authority.domain.domain_state import DomainRequest, IssueRequest, 
 from penstock.authority.domain.holders import TYPE_RIGHTS, TypeHolder, complete, holders
 from penstock.authority.role_book import RoleBook, acts_alone
 from penstock.codec.sexp import parse, transport
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
@@ -234,7 +234,9 @@ class ApiCall:
             raise RefusedError(
                 "acs.unknown-type",
                 f"the service does not know the type `{name.name}`",
-                hint="add its file to `types` in the domain file",
+                hint=did_you_mean(
+                    name.name, {one.name for one in self.types}, "add its file to `types` in the domain file"
+                ),
             )
         return found[-1]
 

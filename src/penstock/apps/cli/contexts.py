@@ -9,6 +9,7 @@ import click
 
 from penstock.apps.cli.shared.broker_client import complete_context
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.options import WHO, NamesOption
 from penstock.apps.cli.shared.session import Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table
@@ -183,6 +184,35 @@ def list_(options: _List) -> CommandAnswer:  # noqa: ARG001  # `-o` is read wher
     ]
     shown = [grid_table(("", "context", "broker", "network", "key"), rows)] if rows else ["there is no context"]
     return CommandAnswer(data, shown)
+
+
+@option_class
+class _RemoveCredential:
+    name: str = argument(metavar="NAME", shell_complete=complete_context)
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the file.")
+    output: str = output_option()
+
+
+@command(context, "remove-credential", example="penstock context remove-credential demo-reader old.cert")
+def remove_credential(options: _RemoveCredential) -> CommandAnswer:
+    """Remove certificates from a context. FILE need not exist any more, and stays if it does."""
+    with changing_contexts(dry_run=options.dry_run) as stored:
+        found = stored.get(options.name)
+        unwanted = {Path(file).resolve() for file in options.files}
+        left = tuple(file for file in found.credentials if Path(file).resolve() not in unwanted)
+        unknown = unwanted - {Path(file).resolve() for file in found.credentials}
+        if unknown:
+            raise RefusedError(
+                "context.credential",
+                f"context `{options.name}` does not name {min(unknown)}",
+                hint=f"`penstock context show {options.name}` lists its certificates",
+            )
+        contexts = {**stored.contexts, options.name: replace(found, credentials=left)}
+        _save(replace(stored, contexts=contexts), dry_run=options.dry_run)
+    count = len(found.credentials) - len(left)
+    line = f"{'would remove' if options.dry_run else 'removed'} {counted(count, 'certificate')} from {options.name}"
+    return CommandAnswer({"name": options.name, "credentials": [*left], "written": not options.dry_run}, [line])
 
 
 @option_class

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -39,7 +40,7 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric.addresses import open_fabric
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
-from penstock.store.files.contexts import ContextFile
+from penstock.store.files.contexts import ContextFile, context_in_use
 from penstock.store.files.files import check_secret
 from penstock.store.files.name_book import DEFAULT_FILE, load_names
 from penstock.trust.credentials import Credentials
@@ -112,10 +113,10 @@ def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
     """Check a FOLDER, a node FILE, or a running broker, and say what to do (default: the working folder).
 
     In a folder it checks the clock, who can read keys, certificates that expire, node files and the rights that they
-    need, and whether the brokers and their peers can be reached. With --broker or --context it asks a running broker
-    about its links and the owners' policies; that is for its operators. If the folder has an operator's key, it asks
-    the folder's broker too. With --fabric it checks that a fabric's servers, or the keeper of a DDS domain, answer. The
-    exit status is 1 if there is a problem.
+    need, whether the brokers and their peers can be reached, and whether the files that your contexts name exist. With
+    --broker or --context it asks a running broker about its links and the owners' policies; that is for its operators.
+    If the folder has an operator's key, it asks the folder's broker too. With --fabric it checks that a fabric's
+    servers, or the keeper of a DDS domain, answer. The exit status is 1 if there is a problem.
     """
     running = options.client.url is not None or options.client.context is not None
     call = options.client.call() if running else None
@@ -183,6 +184,7 @@ def check_folder(path: Path, now: datetime, call: Call | None = None) -> Iterato
     yield from check_clocks(check)
     yield from _check_keys([one for one in files if one.suffix in _SECRETS])
     yield from _check_certificates(folder, [*map(str, keys)], now, check)
+    yield from _check_contexts()
     if not nodes:
         yield HealthFinding(
             HealthLevel.WARNING, "brokers", f"there is no node file in {folder}", "create one: `penstock init`"
@@ -272,10 +274,35 @@ def _check_certificates(
 
 
 def _named(stored: ContextFile, file: str) -> str:
-    """Return where else to delete a certificate's path: a client whose context names a missing file cannot connect."""
+    """Return what else to do if a certificate is deleted: clients whose context names a missing file cannot connect."""
     path = Path(file).resolve()
     found = [name for name, one in stored.contexts.items() if path in map(Path.resolve, map(Path, one.credentials))]
-    return f", and its path in {stored.path} (context {', '.join(found)})" if found else ""
+    return "".join(f", and run `{_without(name, file)}`" for name in found)
+
+
+def _without(context: str, *files: str) -> str:
+    return " ".join(map(quote, ("penstock", "context", "remove-credential", context, *files)))
+
+
+def _check_contexts() -> Iterator[HealthFinding]:
+    """Yield the user's contexts that name files which do not exist; those that are not in use only matter later."""
+    try:
+        stored, current = ContextFile.load(), context_in_use()
+    except PenstockError as error:
+        yield HealthFinding.of("contexts", error)
+        return
+    for name, one in stored.contexts.items():
+        gone = [file for file in one.credentials if not Path(file).exists()]
+        others = [file for file in (one.key, one.names, one.type_file) if file and not Path(file).exists()]
+        if gone or others:
+            level = HealthLevel.PROBLEM if name == current else HealthLevel.WARNING
+            verb = "do" if len(others + gone) > 1 else "does"
+            missing = f"it names {', '.join((*others, *gone))}, which {verb} not exist"
+            hint = _ADD.format(quote(name)) if others else f"run `{_without(name, *gone)}`"
+            yield HealthFinding(level, f"context {name}", missing, hint)
+
+
+_ADD: Final = "run `penstock context add {0} --overwrite …` with files that exist, or `penstock context remove {0}`"
 
 
 def _is_node_file(file: Path) -> bool:

@@ -44,6 +44,7 @@ from penstock.authority.decisions.questions import (
     TYPES,
     AccessQuestion,
     Entity,
+    Properties,
     facts_of,
 )
 from penstock.authority.decisions.updates import PolicyChange, PolicyUpdate, ResourceChange
@@ -1078,11 +1079,11 @@ _IDENTITY: Final = {
 }
 
 
-_PROPERTIES: Final = {
-    requests.SUBJECT: "subject.properties",
-    requests.RESOURCE: "resource.properties",
-    requests.ACTION: "action.properties",
-    requests.ENVIRONMENT: "context",
+_PROPERTIES: Final[Mapping[str, Callable[[AccessQuestion], Properties]]] = {
+    requests.SUBJECT: lambda question: question.subject.properties,
+    requests.RESOURCE: lambda question: question.resource.properties,
+    requests.ACTION: lambda question: question.action.properties,
+    requests.ENVIRONMENT: lambda question: question.context,
 }
 _PYTHON_TYPES: Final = {of_type: python for python, of_type in TYPES.items()}
 
@@ -1099,7 +1100,7 @@ def _bag_of(key: Key, *, more: bool = False) -> BagReader[AccessQuestion]:
     name, wanted = key.id, _PYTHON_TYPES.get(key.of)
     if key.category not in _PROPERTIES or wanted is None:
         return lambda question: facts_of(question).get(key, ())
-    properties = attrgetter(_PROPERTIES[key.category])
+    properties = _PROPERTIES[key.category]
 
     def bag(question: AccessQuestion) -> Sequence[Value]:
         value = properties(question).get(name)

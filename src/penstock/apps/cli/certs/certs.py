@@ -145,7 +145,8 @@ def show_bag(
 
 
 def _facts(one: Judged, wording: Wording) -> list[tuple[str, str]]:
-    state = f"✗ {one.problem} [{one.code}]" if one.code else "✓ signed and valid"
+    valid = "✓ signed, and valid by its dates; `penstock cert list` says whether it is revoked"
+    state = f"✗ {one.problem} [{one.code}]" if one.code else valid
     return [("certificate", one.id), *wording.statement(one.statement), ("state", state)]
 
 
@@ -291,8 +292,9 @@ class _Show:
 
 @command(cert, example="penstock cert show met.cert\npenstock cert show *.cert   # several: a tree of grants")
 def show(session: CommandSession, options: _Show) -> CommandAnswer:
-    """Show what certificates say, and whether they are signed and valid.
+    """Show what certificates say, and whether they are signed and valid by their dates.
 
+    Revocations are not looked at: `penstock cert list` asks a broker about them, and `penstock explain` counts them.
     The exit status is 0 even if a certificate is expired or forged: use `penstock cert verify` to decide.
     """
     names = options.names.load()

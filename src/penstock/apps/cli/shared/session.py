@@ -295,10 +295,30 @@ class BadChoice(click.BadParameter):
 
 
 def _suggestion(error: click.UsageError) -> str:
+    if error.ctx is not None and error.message.startswith(_EXTRA):
+        # An argument where an option is needed: a selector, or a type.
+        found = error.message.partition("(")[2].rpartition(")")[0]
+        flags = {name for one in error.ctx.command.get_params(error.ctx) for name in one.opts}
+        if "--where" in flags and _is_selector(found):
+            return f'choose events with `--where "{found}"`'
+        if "--type" in flags and "/" in found:
+            return f"choose a type with `--type {found}`"
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         options = (one for one in error.ctx.command.get_params(error.ctx) if isinstance(one, click.Option))
         return did_you_mean(error.option_name, [name for one in options for name in (*one.opts, *one.secondary_opts)])
     return error.suggestion if isinstance(error, BadChoice) else ""
+
+
+_EXTRA: Final = "Got unexpected extra argument"
+
+
+def _is_selector(text: str) -> bool:
+    from penstock.selector import parse  # noqa: PLC0415  # most commands need no selectors
+
+    # A single word could be an attribute, but is rather a name.
+    with suppress(PenstockError):
+        return any(sign in text for sign in "<>= ") and bool(parse(text).attributes)
+    return False
 
 
 def _discard(stream: TextIO) -> None:
