@@ -35,7 +35,6 @@ from penstock.authority.components.samples import (
     SampleContent,
     SpecifiedPolicy,
     Withdrawal,
-    join_id,
     sample_bytes,
     sample_key,
 )
@@ -51,7 +50,7 @@ from penstock.authority.components.verification import SampleVerifier, VerifiedS
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.codec.sexp import canonical
 from penstock.crypto import Signer
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
 from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.port import LEASE
@@ -150,7 +149,7 @@ class AdministrationComponent:
             name = topic_name(partner, _CONF)
             await self._fabric.declare(name, qos_of(TopicKind.CONF, self.settings.levels))
             self._readers[name] = await self._fabric.subscribe(
-                name, keys=[WITHDRAWALS_KEY], callback=partial(self._hear_partner, partner)
+                name, keys=[WITHDRAWALS_KEY], callback=partial(self._guarded, partial(self._hear_partner, partner))
             )
         await self._read(_JOIN, self._hear_join)
         await self._act()
@@ -180,7 +179,16 @@ class AdministrationComponent:
 
     async def _read(self, instance: TopicInstance, callback: Callback) -> None:
         name = topic_name(self.settings.domain, instance)
-        self._readers[name] = await self._fabric.subscribe(name, callback=callback)
+        self._readers[name] = await self._fabric.subscribe(name, callback=partial(self._guarded, callback))
+
+    async def _guarded(self, callback: Callback, sample: Sample) -> None:
+        """Handle a sample; one that fails must not end the component."""
+        try:
+            await callback(sample)
+        except PenstockError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next sample must be read
+            report(f"component {self.settings.id}", error)
 
     async def _follow_table(self) -> None:
         """Declare the topics of all roles, and read the apply times of their components."""
@@ -199,13 +207,15 @@ class AdministrationComponent:
     ) -> int:
         """Announce other configurations of roles; a role without one ends. Return the configuration number.
 
-        Raises `RefusedError`: `fabric.not-owner` if another PAP owns CONF, and as `RoleConfiguration.topics`.
+        Raises `RefusedError`: `fabric.not-owner` if another PAP owns CONF, and as `RoleConfiguration.topics`; and
+        `LimitError` (`component.limit`).
         """
         for row in roles.values():
             if row is not None:
                 _ = row.topics
         async with self._lock:
             await self._claim()
+            self.registry.check_size(roles)
             number = self.registry.number + 1
             time = self.now() + self.settings.notice if expected is None else float(expected)
             await self._commit(ReconfigurationPlan(number, time, dict(roles), reason=reason))
@@ -244,21 +254,16 @@ class AdministrationComponent:
     # Samples.
 
     async def _hear_join(self, sample: Sample) -> None:
-        try:
-            found = self._verifier.verify_join(sample.data, _JOIN, sample.key, self.now())
-            self.registry.request(found)
-        except PenstockError as error:
-            self._refuse(error)
-            return
+        self.registry.request(self._verifier.verify_join(sample.data, _JOIN, sample.key, self.now()))
         await self._act()
 
     async def _hear_conf(self, sample: Sample) -> None:
         try:
             self._follow(sample)
-        except PenstockError as error:
-            if error.code != "component.copy":  # what this PAP has written, or read when it caught up
-                self._refuse(error)
-            return
+        except RefusedError as error:
+            if error.code == "component.copy":  # what this PAP has written, or read when it caught up
+                return
+            raise
         await self._follow_table()
         self._schedule()
 
@@ -278,30 +283,19 @@ class AdministrationComponent:
             self.registry.finish(content.number, content.time)
 
     async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
-        try:
-            found = self._verifier.verify(sample.data, instance, sample.key, sample.writer, self.now())
-            record = found.record
-            if isinstance(record, AppliedTime):
-                self.registry.applied(found.writer.id, record.number, record.time)
-            elif isinstance(record, Departure):
-                self._changes.append(EndSession(found.writer.record))
-            elif isinstance(record, SpecifiedPolicy):
-                await self.policy_specified(found)
-                return
-        except PenstockError as error:
-            self._refuse(error)
-            return
-        except Exception as error:  # noqa: BLE001  # one sample must not end a component
-            report(f"component {self.settings.id}", error)
+        found = self._verifier.verify(sample.data, instance, sample.key, sample.writer, self.now())
+        record = found.record
+        if isinstance(record, AppliedTime):
+            self.registry.applied(found.writer.id, record.number, record.time)
+        elif isinstance(record, Departure):
+            self._changes.append(EndSession(found.writer.record))
+        elif isinstance(record, SpecifiedPolicy):
+            await self.policy_specified(found)
             return
         await self._act()
 
     async def _hear_partner(self, partner: str, sample: Sample) -> None:
-        try:
-            found = self._partners[partner].verify(sample.data, _CONF, sample.key, sample.writer, self.now())
-        except PenstockError as error:
-            self._refuse(error)
-            return
+        found = self._partners[partner].verify(sample.data, _CONF, sample.key, sample.writer, self.now())
         if isinstance(found.record, Withdrawal):
             for record in found.record.records.values():
                 self._changes += self.registry.partner_ended(partner, record)
@@ -312,10 +306,10 @@ class AdministrationComponent:
         self._note(error)
 
     # ------------------------------------------------------------------------------------------------------------------
-    # What is to be done, by the owner of CONF.
+    # Actions of the owner of CONF.
 
     async def _act(self) -> None:
-        """Do what is to be done, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
+        """Do the work that there is, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
         async with self._lock:
             try:
                 if self._has_work():
@@ -373,8 +367,11 @@ class AdministrationComponent:
                         reason=answer.refusal,
                     )
                 )
-            await self._commit(answer)
-            registry.waiting.pop(join_id(join), None)
+            try:
+                await self._commit(answer)
+            except LimitError as error:  # of too many policies; the others must not wait for it
+                self._refuse(error)
+                await self._commit(registry.refusal(join, error.code))
         if registry.endings:
             ended = Withdrawal(dict(registry.endings))
             await self._commit(ended)

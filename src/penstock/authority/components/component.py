@@ -3,7 +3,7 @@
     component = DecisionComponent(fabric, key, ComponentSettings(domain="bank", id="pdp1", …))
     async with component:            # the conf process (Figure 6): JOIN, then CONF, then the topics of its list
         …                            # the layer calls `received` for each verified sample
-                                     # leaving: `leaving`, and the PAPs are told
+                                     # leaving: `leaving`, and a word to the PAPs
 
 **The reconf process** (Figure 7). A reconfiguration arrives on the component's R* topic with an expected time. Requests
 that are sent after it wait until the component has applied the reconfiguration. It does so at the expected time, and
@@ -176,7 +176,7 @@ class Component:
         return [component_key(self.settings.domain, self.settings.id)] if own else None
 
     def requesters_of(self, instance: TopicInstance) -> Collection[str] | None:
-        """Return whose requests, or replies to whom, are read of a topic: ids of components, or None for all.
+        """Return whose requests, or replies to which component, are read of a topic: ids, or None for all.
 
         On the fabric, the requests of each component and the replies to them are a named instance of the topic. What is
         not read here is not sent here.

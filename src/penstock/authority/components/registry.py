@@ -5,10 +5,13 @@ writes there, so all PAPs of a domain have the same state, and each of them can 
 are those of `penstock.roles`: each member has a session, and the record of its certificate is the session's name.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from penstock.authority.components.certificates import (
     ComponentCertificate,
@@ -34,8 +37,9 @@ from penstock.authority.components.topics import (
 from penstock.authority.components.topics_lists import parse_role, role_text
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import PublicKey, Signer
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import FOREVER
+from penstock.fabric.limits import FABRIC_BYTES
 from penstock.model.principals import Principal
 from penstock.roles.credentials import accepted, read_role_certificate
 from penstock.roles.engine import (
@@ -57,6 +61,8 @@ from penstock.trust.validity import ALWAYS, Validity, earliest
 #: requests to join that wait, and certificates in one of them
 JOINS_WAITING: Final = 10_000
 JOIN_CERTIFICATES: Final = 32
+#: bytes of a certificate in a reconfiguration, without its topics
+CERTIFICATE_SIZE: Final = 700
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +172,11 @@ class DomainRegistry:
         try:
             return self._admit(sample, key, now)
         except PenstockError as error:
-            return Configuration(self.settings.domain, sample.id, self.number, join=join_id(sample), refusal=error.code)
+            return self.refusal(sample, error.code)
+
+    def refusal(self, sample: ComponentSample, code: str) -> Configuration:
+        """Return the refusal of a request to join."""
+        return Configuration(self.settings.domain, sample.id, self.number, join=join_id(sample), refusal=code)
 
     def _admit(self, sample: ComponentSample, key: Signer, now: float) -> Configuration:
         """Return the configuration of a newcomer.
@@ -360,6 +370,21 @@ class DomainRegistry:
         )
         for component in removed:
             self._collect(self.engine.apply(EndSession(self.members[component].certificate.record)))
+
+    def check_size(self, roles: Mapping[str, RoleConfiguration | None]) -> None:
+        """Check that a reconfiguration fits into one sample for each R* topic. Raises `LimitError`."""
+        sizes: Counter[TopicInstance] = Counter()
+        for member in self.members.values():
+            route, row = member.reconfigured_by, roles.get(member.certificate.role_name)
+            if route is not None and row is not None and row.topics != member.certificate.topics:
+                sizes[route] += CERTIFICATE_SIZE + sum(map(len, (*row.write, *row.read)))
+        largest = max(sizes.values(), default=0) + len(msgspec.msgpack.encode(roles))
+        if largest > FABRIC_BYTES:
+            raise LimitError(
+                "component.limit",
+                f"a reconfiguration has about {largest} bytes, more than {FABRIC_BYTES}",
+                hint="let roles read different instances of their R* topic, and change fewer of them at a time",
+            )
 
     def reconfiguration(self, number: int, instance: TopicInstance, key: Signer) -> Reconfiguration:
         """Return the part of a reconfiguration that those get who read an R* topic."""

@@ -102,7 +102,7 @@ class SampleVerifier:
         sample = found.sample
         failures = self._sources.get(source, self._others)
         if failures.spent(now):  # (5)
-            raise _refused("flood", sample, "too many samples from its source are forged")
+            raise _refused("component.flood", sample, "too many samples from its source are forged")
         try:
             writer = self._writer_of(found, instance, now)  # (6)
             found.verify(writer.public)  # (7)
@@ -119,7 +119,7 @@ class SampleVerifier:
         found = self._read(data, instance, key, now)
         content = found.sample.content
         if not isinstance(content, JoinRequest):
-            raise _refused("misdirected", found.sample, "it is not a request to join")
+            raise _refused("component.misdirected", found.sample, "it is not a request to join")
         found.verify(PublicKey(content.key))
         return found.sample
 
@@ -153,27 +153,31 @@ class SampleVerifier:
         found = read_sample(data)  # (1)
         sample = found.sample
         if sample.domain != self.domain or sample.topic != str(instance) or sample_key(sample) != key:  # (2)
-            raise _refused("misdirected", sample, f"it was written to {instance} of `{self.domain}` under `{key}`")
+            raise _refused(
+                "component.misdirected", sample, f"it was written to {instance} of `{self.domain}` under `{key}`"
+            )
         short = instance.kind in _SHORT_LIVED
         if sample.time > now + POINT_SKEW or (short and sample.time < now - self.lifespan - POINT_SKEW):  # (3)
-            raise _refused("late", sample, "its time is over, or has not come")
+            raise _refused("component.late", sample, "its time is over, or has not come")
         writer = self._writers.get(sample.id)
         if writer is not None:  # (4)
             if sample.number in writer.recent if short else sample.number <= writer.last.get(instance, -1):
-                raise _refused("copy", sample, "it is a copy, or older than what its writer wrote before")
+                raise _refused("component.copy", sample, "it is a copy, or older than what its writer wrote before")
             while writer.recent and next(iter(writer.recent.values())) < now - self.lifespan - POINT_SKEW:
                 writer.recent.popitem(last=False)
             if len(writer.recent) >= WRITER_SAMPLES:
-                raise _refused("flood", sample, "its writer writes too much")
+                raise _refused("component.flood", sample, "its writer writes too much")
         return found
 
     def _writer_of(self, found: UnverifiedSample, instance: TopicInstance, now: float) -> ComponentCertificate:
         sample = found.sample
         writer = self.certificates.verify(found.certificate, datetime.fromtimestamp(now, UTC))
         if writer.id != sample.id or writer.since > sample.configuration:
-            raise _refused("certificate", sample, f"its certificate is that of `{writer.id}` from {writer.since} on")
+            raise _refused(
+                "component.certificate", sample, f"its certificate is that of `{writer.id}` from {writer.since} on"
+            )
         if not writer.may_write(instance):
-            raise _refused("outside-list", sample, f"role {writer.role_name} cannot write {instance}")
+            raise _refused("component.outside-list", sample, f"role {writer.role_name} cannot write {instance}")
         self.check(VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration))
         return writer
 
@@ -193,7 +197,7 @@ class SampleVerifier:
 
 def _refused(code: str, sample: ComponentSample, why: str) -> RefusedError:
     return RefusedError(
-        f"component.{code}",
+        code,
         f"a sample of component `{sample.id}` for {sample.topic} is refused: {why}",
         component=sample.id,
         topic=sample.topic,
