@@ -32,7 +32,6 @@ settings.register_profile("check", settings.get_profile("usual"), max_examples=U
 settings.register_profile(
     "soak", settings.get_profile("usual"), max_examples=USUAL * int(os.environ.get("TIMES", "20"))
 )
-java.tell()
 # What tests write is for them alone, as secrets have to be.
 os.umask(0o077)
 # In the background a shell ignores Ctrl-C, and so would all programs that tests start and interrupt.
@@ -128,6 +127,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Make the process that makes copies, before a test has changed anything."""
+    java.tell()
     if session.items and not session.config.option.collectonly:
         copies.prepare()
     # A search for garbage after every 700 objects takes a tenth of the tests' time. Copies, which are programs under

@@ -29,8 +29,10 @@ SETTINGS = {
 
 def make(archive: Path) -> None:
     """Submit this file, so that the Java which runs it ends before this does, and leaves an archive."""
-    archive.unlink(missing_ok=True)
-    options = f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+    # Tests begin meanwhile, and take only a whole one.
+    part = archive.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    options = f"-XX:ArchiveClassesAtExit={part} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
     # The folder of settings is on the class path, and an archive bears no folder there that is not empty.
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -42,7 +44,8 @@ def make(archive: Path) -> None:
             stderr=subprocess.DEVNULL,
             check=False,
         )
-    archive.touch()
+    part.touch()
+    part.replace(archive)
     if done.returncode or not archive.stat().st_size:
         print("penstock: Spark left no whole archive of its classes; tests take longer", file=sys.stderr)
 

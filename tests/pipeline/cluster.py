@@ -33,8 +33,6 @@ SETTINGS = {
     "spark.eventLog.compress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "Pacific/Auckland",
-    # The driver learns it from the environment.
-    "spark.executor.extraJavaOptions": java.options(),
     **INTERPRETED,
     **java.LIGHT,
 }
@@ -84,7 +82,12 @@ def _line(folder: Path) -> list[str]:
     """Return the line of the page, with a cluster that is here, and paths that are."""
     (line,) = re.findall(r"^```sh\n(spark-submit --master yarn .*?)^```", _page(), re.DOTALL | re.MULTILINE)
     port = str(free_port())
-    settings = SETTINGS | {"spark.connect.grpc.binding.port": port, "spark.eventLog.dir": f"file://{folder}/history"}
+    settings = SETTINGS | {
+        "spark.connect.grpc.binding.port": port,
+        "spark.eventLog.dir": f"file://{folder}/history",
+        # The driver learns it from the environment.
+        "spark.executor.extraJavaOptions": java.options(),
+    }
     here = {
         "spark-submit": [str(SPARK / "bin" / "spark-submit"), *_conf(settings)],
         "yarn": ["local-cluster[2,1,1024]"],

@@ -30,15 +30,17 @@ def test_an_archive_that_is_not_whole_is_told_and_no_fault(
     case: tuple[int, bytes, bool],
 ) -> None:
     status, content, whole = case
-    archive = tmp_path / "spark.jsa"
+    archive, part = tmp_path / "spark.jsa", tmp_path / "spark.part"
     archive.write_bytes(b"an old one")
+    part.write_bytes(b"of a run that was stopped")
 
     def submit(command: list[str], env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        assert f"-XX:ArchiveClassesAtExit={archive}" in env["SPARK_SUBMIT_OPTS"]
+        assert f"-XX:ArchiveClassesAtExit={part}" in env["SPARK_SUBMIT_OPTS"]
         assert "SPARK_CONF_DIR" not in env
-        assert not archive.exists(), "Java replaces none"
+        assert not part.exists(), "Java replaces none"
+        assert archive.read_bytes() == b"an old one"
         if content:
-            archive.write_bytes(content)
+            part.write_bytes(content)
         return subprocess.CompletedProcess(command, status)
 
     monkeypatch.setenv("SPARK_CONF_DIR", "somewhere")
