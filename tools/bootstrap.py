@@ -30,8 +30,10 @@ LOCK = ROOT / "requirements" / "dev.txt"
 JAVA_LOCK = ROOT / "requirements" / "java.txt"
 DDS_LOCK = ROOT / "requirements" / "dds.txt"
 #: Debian's packages of the C library: what is built against it, and what it needs and machines seldom have
-DDS_PACKAGES = ("cyclonedds-dev", "cyclonedds-tools", "libddsc0debian", "libcycloneddsidl0")
-DDS_PACKAGES += ("libiceoryx-binding-c2", "libiceoryx-hoofs2", "libiceoryx-platform2", "libiceoryx-posh2")
+DDS_PACKAGES = (
+    *("cyclonedds-dev", "cyclonedds-tools", "libddsc0debian", "libcycloneddsidl0"),
+    *("libiceoryx-binding-c2", "libiceoryx-hoofs2", "libiceoryx-platform2", "libiceoryx-posh2"),
+)
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 
