@@ -2,13 +2,14 @@
 
 A file has `[domain]` with the components that are `admitted` to roles, `[policies]` with the rules of policies by name,
 `[table]` with what differs from the roles of `kit.TABLE`, `[rules]` with what roles of PSPs may specify, and
-`[attributes]` with what PIPs know. Each of `[[steps]]` has one verb, after which the runner waits until it has
+`[attributes]` with what PIPs know. `[visited]` has the same of another domain, and its mapping; steps there have
+`at = "visited"`. Each of `[[steps]]` has one verb, after which the runner waits until it has
 happened:
 
 | verb | what happens, or is expected |
 |---|---|
 | `pap` | a PAP starts |
-| `join` | a component joins; with `refused`, it is refused for this reason |
+| `join` | a component joins; `shows` its certificate of the first domain; with `refused`, it is refused for that |
 | `begin` | a component begins to join; `joined` waits for it |
 | `has` | a component has this `number`, `role`, `write`, `read`, `combining` |
 | `advance` | so many seconds pass |
@@ -39,6 +40,7 @@ from tests.authority.components.kit import (
     KINDS,
     PAP_KEY,
     SECOND_PAP_KEY,
+    STRANGER,
     TABLE,
     administration,
     admitted,
@@ -48,6 +50,7 @@ from tests.authority.components.kit import (
 from tests.authority.components.test_points import policy
 
 from penstock.authority.components.administration import AdministrationComponent
+from penstock.authority.components.attribute_mapping import read_mapping
 from penstock.authority.components.component import Component, ComponentSettings
 from penstock.authority.components.decision import DecisionComponent
 from penstock.authority.components.enforcement import EnforcementComponent
@@ -73,15 +76,19 @@ from penstock.testing.nats import NatsServer
 
 FILES: Final = sorted(Path(__file__).with_name("scenarios").glob("*.toml"))
 PAP_KEYS: Final = {"pap1": PAP_KEY, "pap2": SECOND_PAP_KEY}
-ADMINISTRATORS: Final = frozenset({PAP_KEY.principal, SECOND_PAP_KEY.principal})
+VISITED_PAP_KEYS: Final = {"pap9": STRANGER}
 _NUMBERS: Final = count()
 
 
 class Scenario:
     """A domain, its components, and the steps of a file."""
 
-    def __init__(self, data: Mapping[str, Any], fabric: Fabric, clock: ManualClock) -> None:
-        self.data, self.fabric, self.clock = data, fabric, clock
+    def __init__(
+        self, data: Mapping[str, Any], fabric: Fabric, clock: ManualClock, home: "Scenario | None" = None
+    ) -> None:
+        self.data, self.fabric, self.clock, self.home = data, fabric, clock, home
+        self.name, self.keys = ("bank", PAP_KEYS) if home is None else ("court", VISITED_PAP_KEYS)
+        self.administrators = frozenset(key.principal for key in self.keys.values())
         domain = dict(data["domain"])
         self.admitted: dict[str, str] = domain.pop("admitted")
         self.levels = TopicLevels(**domain.pop("levels", {}))
@@ -91,33 +98,44 @@ class Scenario:
         self.components: dict[str, Component] = {}
         self.paps: dict[str, AdministrationComponent] = {}
         self.joining: dict[str, asyncio.Future[None]] = {}
-        self.notes: list[str] = []
+        self.notes: list[str] = [] if home is None else home.notes
+        visited = data.get("visited")
+        self.visited = None if visited is None else Scenario(visited, fabric, clock, self)
 
     def row(self, role: str, changed: Mapping[str, Any]) -> RoleConfiguration:
         """Return the configuration of a role with other values."""
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in changed.items()}
+        like = str(values.pop("like", role))
         if "policies" in values:
             values["policies"] = tuple(policy(one, self.data["policies"][one]) for one in values["policies"])
-        return msgspec.structs.replace(self.table[role], **values)
+        return msgspec.structs.replace(self.table[like], **values)
 
     def note(self, error: PenstockError) -> None:
         """Record an error."""
         self.notes.append(error.code)
 
-    def component(self, name: str, role: str | None) -> Component:
+    def component(self, name: str, role: str | None, certificates: tuple[bytes, ...] = ()) -> Component:
         """Return a component that has not joined."""
         role = role or self.admitted[name]
-        kind = KINDS[role.partition("(")[0]]
+        kind = ComponentKind(self.table[role].kind) if role in self.table else KINDS[role.partition("(")[0]]
         settings = ComponentSettings(
-            domain="bank", id=name, kind=kind, role=role, administrators=ADMINISTRATORS, levels=self.levels
+            domain=self.name,
+            id=name,
+            kind=kind,
+            role=role,
+            administrators=self.administrators,
+            certificates=certificates,
+            levels=self.levels,
         )
         named: dict[str, Any] = {"clock": self.clock, "note": self.note}
         if kind is ComponentKind.PEP:
             return EnforcementComponent(self.fabric, key_of(name), settings, **named)
         if kind is ComponentKind.PDP:
-            return DecisionComponent(self.fabric, key_of(name), settings, **named)
+            mappings = [read_mapping(self.data["mapping"].encode())] if "mapping" in self.data else []
+            return DecisionComponent(self.fabric, key_of(name), settings, mappings=mappings, **named)
         if kind is ComponentKind.PIP:
-            return InformationComponent(self.fabric, key_of(name), settings, sources=[self.source()], **named)
+            knows = self.home if certificates and self.home is not None else self
+            return InformationComponent(self.fabric, key_of(name), settings, sources=[knows.source()], **named)
         if kind is ComponentKind.PSP:
             return SpecificationComponent(self.fabric, key_of(name), settings, **named)
         return Component(self.fabric, key_of(name), settings, **named)
@@ -141,9 +159,11 @@ class Scenario:
         """Take all steps."""
         for number, step in enumerate(self.data["steps"], 1):
             verb = next(iter(step))
+            place = self.visited if "at" in step else self
             try:
                 async with asyncio.timeout(60):
-                    await getattr(self, f"step_{verb}")(step[verb], **{k: v for k, v in step.items() if k != verb})
+                    others = {key: value for key, value in step.items() if key not in (verb, "at")}
+                    await getattr(place, f"step_{verb}")(step[verb], **others)
             except (AssertionError, TimeoutError) as error:
                 raise AssertionError(f"step {number}: {step}: {error!r}; noted: {self.notes}") from error
         await self.close()
@@ -156,6 +176,8 @@ class Scenario:
             await component.close()
         for administrator in self.paps.values():
             await administrator.close()
+        if self.visited is not None:
+            await self.visited.close()
 
     async def until(self, holds: Callable[[], bool], shown: Callable[[], object]) -> None:
         """Wait until something holds, whatever the fabric needs for it."""
@@ -172,19 +194,24 @@ class Scenario:
     async def step_pap(self, name: str) -> None:
         """Start a PAP."""
         members = tuple(self.admitted.items())
-        settings = administration(*members, id=name, table=self.table, levels=self.levels, **self.settings)
+        own = {"domain": self.name, "administrators": self.administrators, "table": self.table, "levels": self.levels}
+        partners = {} if self.home is None else {self.home.name: self.home.administrators}
+        settings = administration(*members, id=name, partners=partners, **own, **self.settings)
         rules = {
             role: SpecificationRule(tuple(rule["decided_by"]), frozenset(rule["resource_types"]))
             for role, rule in self.data.get("rules", {}).items()
         }
         self.paps[name] = PolicyAdministration(
-            self.fabric, PAP_KEYS[name], settings, rules=rules, clock=self.clock, note=self.note
+            self.fabric, self.keys[name], settings, rules=rules, clock=self.clock, note=self.note
         )
         await self.paps[name].join()
 
-    async def step_join(self, name: str, role: str | None = None, refused: str | None = None) -> None:
+    async def step_join(
+        self, name: str, role: str | None = None, refused: str | None = None, *, shows: bool = False
+    ) -> None:
         """Join."""
-        component = self.component(name, role)
+        first = self.home.components[name].configuration if shows and self.home is not None else None
+        component = self.component(name, role, () if first is None else (first.certificate,))
         reason = None
         try:
             await component.join()

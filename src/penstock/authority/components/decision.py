@@ -4,18 +4,23 @@ For each request it knows from the policies which attributes can decide about th
 the question does not say of them is asked for in one request to all information points, and their answers are combined
 (`information_combining`). An attribute without an answer in time is Null: evaluations that use it are Indeterminate.
 
+A question of an enforcement point of another domain is about a subject there. A mapping (`attribute_mapping`) says what
+the subject's attributes mean here; what the question does not say of them, information points of that domain are asked.
+Without a mapping, the decision is Indeterminate (`foreign.unmapped`).
+
 It reads the requests of enforcement points that ask about actions which its policies decide about, and of no others.
 """
 
 import json
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
+from penstock.authority.components.attribute_mapping import AttributeMapping, map_subject
 from penstock.authority.components.component import ComponentSettings
 from penstock.authority.components.dependencies import (
     DependencyList,
@@ -52,7 +57,7 @@ from penstock.authority.components.verification import VerifiedSample
 from penstock.authority.decisions.coverage import PLAIN_ALGORITHMS
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.decisions.messages import AnswerEffect, duties_of
-from penstock.authority.decisions.questions import TYPES, AccessQuestion, facts_of
+from penstock.authority.decisions.questions import TYPES, AccessQuestion, facts_of, flattened
 from penstock.authority.limits import PEP_QUESTIONS
 from penstock.crypto import Signer
 from penstock.errors import EvaluationError, LimitError, MalformedError, PenstockError, RefusedError
@@ -63,7 +68,7 @@ from penstock.policy.engine.lookup import Context, NoSources, PolicySources, Rep
 from penstock.policy.language.datatypes import DOUBLE, DataType, Value, failed, read_value
 from penstock.policy.language.policies import Designator, PolicyReference, PolicySet, Root
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Facts, Request
-from penstock.policy.language.results import MissingAttribute, PolicyOutcome
+from penstock.policy.language.results import DecisionStatus, MissingAttribute, PolicyOutcome, XacmlDecision
 from penstock.policy.syntax.forms import read_policies
 
 _ALGORITHM: Final = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:"
@@ -215,6 +220,8 @@ class _Inquiry:
     """A request for a decision that waits for information."""
 
     request: VerifiedSample
+    asked: AccessQuestion
+    #: what is asked here: for a subject of another domain, after the mapping
     question: AccessQuestion
     facts: Facts
     policies: ConfiguredPolicies
@@ -223,6 +230,8 @@ class _Inquiry:
     deadline: float
     again: float
     pause: float
+    #: if the information is for this mapping, and not for the policies
+    mapping: AttributeMapping | None = None
     #: the requests for information: each can be answered
     numbers: list[int] = field(default_factory=list)
 
@@ -238,6 +247,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         key: Signer,
         settings: ComponentSettings,
         *,
+        mappings: Iterable[AttributeMapping] = (),
         clock: Clock | None = None,
         random: RandomBytes = secrets.token_bytes,
         note: Note = quiet,
@@ -250,6 +260,11 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             clock=clock,
             random=random,
             note=note,
+        )
+        self._mappings = {one.source: one for one in mappings if one.target == settings.domain}
+        #: the attributes of other domains' subjects that mappings need
+        self._mapped: Names = frozenset(
+            name for one in self._mappings.values() for word in one.schema if (name := attribute_name(SUBJECT, word))
         )
         self._required: Names = frozenset()
         #: the policies of the last configurations, the newest first
@@ -267,8 +282,9 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         """Decide by other policies, read the requests about their actions, and say which attributes they require."""
         policies = self._policies_of(configuration)
         self.depend(self.dependencies.provide(policies.actions))
-        if policies.needs.attributes != self._required:
-            self._required = policies.needs.attributes
+        required = policies.needs.attributes | self._mapped
+        if required != self._required:
+            self._required = required
             await self._publish(self._required)
 
     async def leaving(self) -> None:
@@ -312,28 +328,92 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
     # ------------------------------------------------------------------------------------------------------------------
     # Decisions.
 
-    async def _decide(self, request: VerifiedSample, question: AccessQuestion) -> None:
+    async def _decide(self, request: VerifiedSample, asked: AccessQuestion) -> None:
         """Decide, or ask for information first."""
         if request.configuration is None:
             return
-        policies = self._policies_of(request.configuration)
+        policies, home = self._policies_of(request.configuration), request.writer.home
+        if home == self.settings.domain:
+            await self._decide_here(request, asked, asked, policies)
+            return
+        mapping = self._mappings.get(home)
+        if mapping is None:
+            error = EvaluationError("foreign.unmapped", f"there is no mapping for subjects of `{home}`")
+            await self._reply(request, asked, policies, _undecided(error))
+            return
+        said = flattened(asked.subject.properties, "pdp.request")
+        missing = frozenset(
+            name for word in mapping.schema if word not in said and (name := attribute_name(SUBJECT, word))
+        )
+        if missing and self._can_ask():
+            await self._inquire(self._inquiry(request, asked, asked, policies, missing, {}, mapping))
+        else:
+            await self._decide_mapped(request, asked, asked, policies, mapping)
+
+    async def _decide_mapped(
+        self,
+        request: VerifiedSample,
+        asked: AccessQuestion,
+        known: AccessQuestion,
+        policies: ConfiguredPolicies,
+        mapping: AttributeMapping,
+    ) -> None:
+        """Decide about a subject of another domain, with everything that is known of it there."""
+        try:
+            question = map_subject(known, mapping)
+        except PenstockError as error:
+            self._note(error)
+            await self._reply(request, asked, policies, _undecided(error))
+            return
+        # The table says all that there is of its attributes, also that one is absent.
+        settled = frozenset(name for word in mapping.attributes if (name := attribute_name(SUBJECT, word)))
+        await self._decide_here(request, asked, question, policies, settled)
+
+    async def _decide_here(
+        self,
+        request: VerifiedSample,
+        asked: AccessQuestion,
+        question: AccessQuestion,
+        policies: ConfiguredPolicies,
+        settled: Names = frozenset(),
+    ) -> None:
+        """Decide a question in the terms of this domain, or ask for information first."""
         facts = facts_of(question)
-        missing = policies.needs.of(question.resource.type, question.action.id).missing(facts)
+        missing = policies.needs.of(question.resource.type, question.action.id).missing(facts) - settled
         if not missing:
-            await self._reply(request, question, policies, policies.decide(facts, None, self.now()))
-            return
-        if len(self._pending) >= PEP_QUESTIONS or not self.writes(TopicKind.IREQ):
-            if self.writes(TopicKind.IREQ):
-                self._note(LimitError("pdp.limit", f"{PEP_QUESTIONS} questions wait for information"))
+            await self._reply(request, asked, policies, policies.decide(facts, None, self.now()))
+        elif self._can_ask():
+            await self._inquire(self._inquiry(request, asked, question, policies, missing, facts))
+        else:
             null = CombinedInformation({}, missing, frozenset(), frozenset())
-            await self._reply(request, question, policies, policies.decide(facts, null, self.now()))
-            return
-        now, configuration = self.now(), request.configuration
+            await self._reply(request, asked, policies, policies.decide(facts, null, self.now()))
+
+    def _can_ask(self) -> bool:
+        """Return whether information points can be asked; otherwise, what is missing is Null."""
+        if not self.writes(TopicKind.IREQ):
+            return False
+        if len(self._pending) >= PEP_QUESTIONS:
+            self._note(LimitError("pdp.limit", f"{PEP_QUESTIONS} questions wait for information"))
+            return False
+        return True
+
+    def _inquiry(  # noqa: PLR0913, PLR0917  # the parts of an inquiry
+        self,
+        request: VerifiedSample,
+        asked: AccessQuestion,
+        question: AccessQuestion,
+        policies: ConfiguredPolicies,
+        missing: Names,
+        facts: Facts,
+        mapping: AttributeMapping | None = None,
+    ) -> _Inquiry:
+        now, configuration = self.now(), policies.configuration
         # What is left of the request's time is for the way back.
         deadline = now + max(0.0, request.time + configuration.lifespan - now) / 2
         pause = configuration.lifespan * FIRST_PAUSE
-        inquiry = _Inquiry(
+        return _Inquiry(
             request,
+            asked,
             question,
             facts,
             policies,
@@ -342,8 +422,8 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             deadline,
             now + pause,
             2 * pause,
+            mapping,
         )
-        await self._inquire(inquiry)
 
     async def _inquire(self, inquiry: _Inquiry) -> None:
         number = self.next_number()
@@ -362,6 +442,8 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
                 f"a reply of `{sample.writer.id}` is of configuration {sample.written_under}, "
                 f"not {inquiry.request.written_under}",
             )
+        if inquiry.mapping is not None and sample.writer.home != inquiry.mapping.source:
+            return  # another domain's subject of the same name
         inquiry.collection.take(information_answer(sample, reply, inquiry.question), moment_of(self.now()))
         if inquiry.collection.complete:
             self._forget(inquiry)
@@ -376,8 +458,12 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         information = inquiry.collection.result()
         if information.alarm is not None:
             self._note(information.alarm)
-        outcome = inquiry.policies.decide(inquiry.facts, information, self.now())
-        await self._reply(inquiry.request, inquiry.question, inquiry.policies, outcome)
+        request, asked, policies, mapping = inquiry.request, inquiry.asked, inquiry.policies, inquiry.mapping
+        if mapping is not None:
+            known = _with_information(asked, information, mapping)
+            await self._decide_mapped(request, asked, known, policies, mapping)
+            return
+        await self._reply(request, asked, policies, policies.decide(inquiry.facts, information, self.now()))
 
     def _over(self, _number: int, inquiry: _Inquiry) -> float | None:
         """Decide without information that did not come, or ask again while nobody has answered at all."""
@@ -421,6 +507,23 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             tuple(SampleDuty(one.id, one.assigned) for one in advice),
         )
         await self.write(TopicKind.DREP, reply, under=request)
+
+
+def _undecided(error: PenstockError) -> PolicyOutcome:
+    return PolicyOutcome(XacmlDecision.INDETERMINATE_DP, DecisionStatus(error.code, error.message))
+
+
+def _with_information(
+    asked: AccessQuestion, information: CombinedInformation, mapping: AttributeMapping
+) -> AccessQuestion:
+    """Return a question about a subject of another domain with the attributes that its information points know."""
+    properties = flattened(asked.subject.properties, "pdp.request")
+    for word in mapping.schema:
+        name = attribute_name(SUBJECT, word)
+        found = None if name is None else information.fields.get(name)
+        if found is not None:
+            properties[word] = json.loads(found.value)
+    return replace(asked, subject=replace(asked.subject, properties=properties))
 
 
 def queries_for(question: AccessQuestion, missing: Names) -> tuple[AttributeQuery, ...]:
