@@ -32,6 +32,7 @@ from penstock.authority.components.samples import (
     Configuration,
     DecisionReply,
     DecisionRequest,
+    PolicyApplied,
     Reconfiguration,
     RequiredNames,
     sample_bytes,
@@ -431,6 +432,38 @@ async def test_requests_wait_while_a_reconfiguration_is_due(w: World) -> None:
 
 
 @world
+async def test_requests_wait_also_after_joining_again(w: World) -> None:
+    async with w.pap(*NAMES) as p:
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.leave()
+        await w.clock.advance(1)
+        await pep.join()
+        gate = asyncio.Event()
+
+        async def prepare(_configuration: Configuration) -> None:
+            await gate.wait()
+
+        pep.prepare = prepare
+        await p.reconfigure({"ER(1)": msgspec.structs.replace(TABLE["ER(1)"], combining={})})
+        await w.clock.advance(2)
+        waiting = waited_for(pep.write(TopicKind.DREQ, REQUEST))
+        await w.settle()
+        assert not waiting.done()
+        gate.set()
+        assert (await waiting).configuration == 2
+        # Who leaves while it waits writes nothing.
+        gate.clear()
+        await p.reconfigure({"ER(1)": TABLE["ER(1)"]})
+        await w.clock.advance(2)
+        waiting = waited_for(pep.write(TopicKind.DREQ, REQUEST))
+        await w.settle()
+        await pep.close()
+        with pytest.raises(RefusedError, match=r"component\.not-joined"):
+            await waiting
+
+
+@world
 async def test_an_old_request_is_answered_under_the_old_configuration(w: World) -> None:
     async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
         early = w.clock.now()
@@ -544,6 +577,25 @@ async def test_a_second_pap_takes_over(w: World) -> None:
         await w.clock.advance(2)
         await w.settle()
         assert (number, pep.number, pdp.number) == (2, 2, 2)
+
+
+@world
+async def test_only_the_owner_of_conf_writes_reconfigurations(w: World) -> None:
+    stronger = w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY, strength=1)
+    async with w.pap(*NAMES) as first, stronger as second, w.component("pep1", "ER(1)") as pep:
+        await w.settle()
+        assert (first.owns, second.owns) == (True, False)
+        await second.reconfigure({"DR(1)": OTHER_PDP})
+        before = len(await w.fabric.state("bank-RPEP_1"))
+        with pytest.raises(RefusedError, match=r"fabric\.not-owner"):
+            await first.reconfigure({"DR(1)": TABLE["DR(1)"]})
+        with pytest.raises(RefusedError, match=r"fabric\.not-owner"):
+            await first.write_applied(PolicyApplied("bank", "psp1", 1, "bank-1", 1.0))
+        assert (len(await w.fabric.state("bank-RPEP_1")), await w.fabric.state("bank-APOL_1")) == (before, ())
+        await w.clock.advance(2)
+        await w.settle()
+        assert (pep.number, first.registry.table["DR(1)"]) == (2, OTHER_PDP)
+        assert (first.owns, second.owns) == (False, True)
 
 
 @world

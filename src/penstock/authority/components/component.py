@@ -371,7 +371,7 @@ class Component:
         """Close all topics without a word, as a crash does."""
         self._timeline = None
         self._certificate = None
-        self._applied.set()
+        self._resume()
         me = asyncio.current_task()
         for task in list(self._tasks):
             if task is not me:
@@ -570,8 +570,7 @@ class Component:
         self._verifier.lifespan = after.lifespan
         self._replace(pending)
         await self.configured(after)
-        self._applied.set()
-        self._applied = asyncio.Event()
+        self._resume()
         kind = applied_topic(self.settings.kind)
         if kind is not None:
             await self.write(kind, AppliedTime(pending.number, applied))
@@ -580,6 +579,11 @@ class Component:
         if late:
             await self.superseded(late)
         self._begin("an old configuration", self._retire(after.lifespan))
+
+    def _resume(self) -> None:
+        """Let requests look again whether they must wait."""
+        self._applied.set()
+        self._applied = asyncio.Event()
 
     async def _retire(self, lifespan: float) -> None:
         """Close the topics of the old configuration when no request needs it."""
