@@ -10,6 +10,8 @@ POLICY_DEPTH: Final = 64
 POLICY_PATTERN: Final = 1_000
 #: characters of a policy file
 POLICY_BYTES: Final = 16 << 20
+#: different attributes in a text of Cedar policies
+CEDAR_ATTRIBUTES: Final = 1_000
 #: results of functions: characters of a text, bits of an integer, days from the year 0
 POLICY_TEXT: Final = 1 << 20
 POLICY_INTEGER_BITS: Final = 4_096

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.policy.kit import NOW, apply, designator, policy_text, request, rule, value
 from tests.policy.random_policies import Maker
+from tests.policy.syntax.cedar.random_cedar import CedarMaker
 from tests.spoiled import NASTY, spoiled
 
 from penstock.errors import PenstockError
@@ -25,6 +26,7 @@ from penstock.policy.engine.decide import decide, plainly
 from penstock.policy.language.policies import Root
 from penstock.policy.language.requests import ACTION, SUBJECT, Request
 from penstock.policy.language.results import Response
+from penstock.policy.syntax.cedar.compiler import compile_cedar
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json import requests as json_written
 from penstock.policy.syntax.json.policies import read_json_policy, write_json_policy
@@ -157,6 +159,10 @@ READERS: dict[str, tuple[Callable[[bytes], object], Callable[[], list[bytes]]]] 
         lambda: [write_json_policy(one) for one in roots()],
     ),
     "policies as text": (text_policy, as_text),
+    "policies in Cedar": (
+        lambda data: worked_with(compile_cedar(data.decode("utf-8", "surrogateescape"))),
+        lambda: [of_the_reference("cedar"), *(CedarMaker(seed).policies().encode() for seed in range(8))],
+    ),
     "test cases": (cases, lambda: [of_the_reference("yaml")]),
     "requests as XML": (lambda data: decided(xml_requests.read_request, data), lambda: [REQUEST]),
     "requests as JSON": (lambda data: decided(json_requests.read_request, data), lambda: [JSON_REQUEST]),

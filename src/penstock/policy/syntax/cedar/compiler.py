@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from penstock.errors import MalformedError
+from penstock.errors import LimitError, MalformedError
 from penstock.policy.combining import RULE_COMBINING
 from penstock.policy.language.datatypes import BOOLEAN, INTEGER, STRING, DataType
 from penstock.policy.language.functions import V1, V2, V3
@@ -39,7 +39,7 @@ from penstock.policy.language.requests import (
     SUBJECT_ID,
     SUBJECT_TYPE,
 )
-from penstock.policy.limits import POLICY_LIMITS, POLICY_PATTERN, PolicyLimits
+from penstock.policy.limits import CEDAR_ATTRIBUTES, POLICY_LIMITS, POLICY_PATTERN, PolicyLimits
 from penstock.policy.syntax.builder import (
     ApplyNode,
     Builder,
@@ -167,6 +167,8 @@ class _Checker:
         self._kinds: dict[tuple[str, tuple[str, ...]], _Kind] = {}
         #: where each attribute is used first
         self._places: dict[tuple[str, tuple[str, ...]], int] = {}
+        #: all attributes
+        self._known: set[tuple[str, tuple[str, ...]]] = set()
         #: attributes that have members
         self.records: set[tuple[str, tuple[str, ...]]] = set()
         self.action_type: str | None = None
@@ -348,6 +350,9 @@ class _Checker:
         name = ".".join(path.names)
         if name in _RESERVED:
             self.refuse("cedar.construct", f"no attribute can be called `{name}`", path.at)
+        self._known.add((path.variable, path.names))
+        if len(self._known) > CEDAR_ATTRIBUTES:
+            raise LimitError("xacml.limit", f"the policies use more than {CEDAR_ATTRIBUTES} attributes")
         for place in range(1, len(path.names)):
             self.records.add((path.variable, path.names[:place]))
         if used:

@@ -315,14 +315,14 @@ class _Parser:
 
     def _unescaped(self, token: PolicyToken, *, wildcards: bool) -> tuple[str, ...]:
         """Return the content of a text in quotes, split at wildcards."""
-        parts: list[str] = [""]
+        parts: list[list[str]] = [[]]
         at, inside = 0, token.text[1:-1]
         while at < len(inside):
             place = token.at + 1 + at
             if inside[at] == "\\":
                 letter, length = self._escaped(inside, at, place, wildcards=wildcards)
             elif inside[at] == "*" and wildcards:
-                parts.append("")
+                parts.append([])
                 at += 1
                 continue
             else:
@@ -330,9 +330,9 @@ class _Parser:
             if _UNWRITABLE.match(letter):
                 message = f"the character U+{ord(letter):04X} cannot be in an XACML policy"
                 raise self._problem("cedar.construct", message, place, "leave it out")
-            parts[-1] += letter
+            parts[-1].append(letter)
             at += length
-        return tuple(parts)
+        return tuple(map("".join, parts))
 
     def _escaped(self, inside: str, at: int, place: int, *, wildcards: bool) -> tuple[str, int]:
         found = _ESCAPE.match(inside, at)
