@@ -186,7 +186,8 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
             actions = frozenset(one.actions or (action_name(None, None),))
             return EnforcementComponent(fabric, key, joining, actions=actions, clock=clock, note=own)
         case ComponentKind.PDP:
-            return DecisionComponent(fabric, key, joining, clock=clock, note=own)
+            mappings = [one.mapping for one in loaded.mappings]
+            return DecisionComponent(fabric, key, joining, mappings=mappings, clock=clock, note=own)
         case ComponentKind.PIP:
             sources = [make_source(loaded, loaded.plan.sources[name], clock) for name in one.sources]
             return InformationComponent(fabric, key, joining, sources=sources, clock=clock, note=own)

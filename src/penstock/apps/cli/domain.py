@@ -20,11 +20,12 @@ from penstock.apps.cli.shared.component_process import (
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import SECRET, as_text, read_bytes, read_sexp, within, write_bytes
 from penstock.apps.cli.shared.names import remembering
-from penstock.apps.cli.shared.options import Duration, passphrase_option
+from penstock.apps.cli.shared.options import Duration, KeyOptions, OutputFile, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show
 from penstock.apps.component_host import administration_settings, is_shared, plan_fabric, role_configurations
 from penstock.authority.components.administration import AdministrationComponent
+from penstock.authority.components.attribute_mapping import mapping_table, review_mapping, sign_mapping
 from penstock.authority.components.certificates import ComponentCertificate
 from penstock.authority.components.domain_check import PlanFinding, PlanLevel, check_domain
 from penstock.authority.components.domain_plan import (
@@ -36,6 +37,7 @@ from penstock.authority.components.domain_plan import (
 )
 from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
 from penstock.authority.components.topics import ComponentKind, TopicInstance
+from penstock.codec.sexp import parse_canonical
 from penstock.crypto import PublicKey, SigningKey, new_key, private_key_to_sexp, read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import SystemClock
@@ -71,7 +73,7 @@ penstock domain check bank.toml machines.toml -o json
 def check(options: _Check) -> CommandAnswer | None:
     """Check the domain plan in the first FILE, before anything runs. Other files have more components of the domain.
 
-    Reports roles that nobody can take, topics without a writer or a reader, requests that nobody answers, attributes
+    Reports roles that nobody can take, topics without a writer or a reader, requests without an answer, attributes
     that policies need and nobody provides, policies that no decision point gets, missing combining algorithms, and
     topics-lists that separate components that depend on each other. The exit status is 1 if there are problems.
     Keys and the content of sources are not read.
@@ -158,6 +160,53 @@ def new_keys(session: CommandSession, options: _NewKeys) -> CommandAnswer:
     done = "would write" if options.dry_run else "wrote"
     shown = [f"{done if one['new'] else 'kept'} {one['file']}  {one['principal']}" for one in found]
     return CommandAnswer({"keys": found, "written": not options.dry_run}, shown)
+
+
+@option_class
+class _SignMapping:
+    file: str = argument(metavar="TABLE")
+    number: int = option(
+        "--number", type=click.IntRange(1), default=1, show_default=True, help="Number the versions of a table."
+    )
+    key: KeyOptions
+    out: OutputFile
+    output: str = output_option()
+
+
+@command(
+    domain, "sign-mapping", example="penstock domain sign-mapping partner.toml --key pap.key --out partner.mapping"
+)
+def sign_mapping_(session: CommandSession, options: _SignMapping) -> CommandAnswer:
+    """Sign the table in a file that says what attributes of another domain's subjects mean here.
+
+    Somebody of the other domain must review it before decision points use it: `penstock domain review-mapping`.
+    """
+    data = read_bytes(options.file)
+    with within(options.file):
+        signed = sign_mapping(data, options.number, session.now, options.key.open())
+    return options.out.answer(parse_canonical(signed), {"number": options.number})
+
+
+@option_class
+class _ReviewMapping:
+    file: str = argument(metavar="MAPPING")
+    key: KeyOptions
+    out: OutputFile
+    output: str = output_option()
+
+
+@command(
+    domain,
+    "review-mapping",
+    example="penstock domain review-mapping partner.mapping --key partner-pap.key --out partner.mapping --overwrite",
+)
+def review_mapping_(session: CommandSession, options: _ReviewMapping) -> CommandAnswer:
+    """Sign that you have reviewed the table in a signed mapping. It is shown; use --dry-run to read it first."""
+    data = read_bytes(options.file)
+    with within(options.file):
+        table = mapping_table(data)
+        signed = review_mapping(data, session.now, options.key.open())
+    return options.out.answer(parse_canonical(signed), {"table": table}, table.splitlines())
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -397,6 +397,11 @@ def review_mapping(data: bytes, time: datetime, key: Signer) -> bytes:
     return canonical(statements_to_sexp([signed, *(one.verify() for one in reviews), review]))
 
 
+def mapping_table(data: bytes) -> str:
+    """Return the table in the file of a signed mapping, as its author wrote it. Raises as `read_statements`."""
+    return _statements(data)[0].verify().value.table.decode()
+
+
 def read_reviewed_mapping(
     data: bytes, authors: Collection[Principal], reviewers: Collection[Principal]
 ) -> ReviewedMapping:

@@ -412,7 +412,7 @@ def _references(root: Root) -> Iterator[PolicyReference]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who reaches whom, by topics-lists.
+# Which roles reach each other, by topics-lists.
 
 
 def _decides_for(decision: RolePlan, enforcement: RolePlan) -> bool:

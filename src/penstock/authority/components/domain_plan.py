@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from penstock.authority.components.attribute_mapping import ReviewedMapping, read_reviewed_mapping
 from penstock.authority.components.dependencies import (
     CATEGORIES,
     attribute_name,
@@ -488,6 +489,8 @@ class LoadedPlan:
     #: the administrators of other domains
     partners: Mapping[str, frozenset[Principal]]
     roles: RolePolicy | None
+    #: what attributes of subjects of other domains mean here
+    mappings: tuple[ReviewedMapping, ...]
     #: the policies by their ids, each with the file that it is in
     policies: Mapping[str, tuple[str, Root]]
 
@@ -504,8 +507,10 @@ class LoadedPlan:
 def load_domain_plan(path: str) -> LoadedPlan:
     """Read a domain plan and the files that it names, except for keys.
 
+    A mapping must be signed by an administrator, and reviewed by one of a partner.
+
     Raises as `read_domain_plan`; `MalformedError`: `plan.no-match`, `plan.principal`, `plan.twice`; `LimitError`
-    (`plan.limit`); `FailedError` (`file.*`); and what reading roles and policies raises.
+    (`plan.limit`); `FailedError` (`file.*`); and what reading roles, policies and mappings raises.
     """
     data = read_file(path, POLICY_BYTES)
     named = NamedFiles(Path(path).parent, PLAN_NAMING)
@@ -524,13 +529,20 @@ def load_domain_plan(path: str) -> LoadedPlan:
         text = read_file(file, POLICY_BYTES)
         with within(file):
             roles = read_role_policy(_text(text))
+    mappings: list[ReviewedMapping] = []
+    reviewers = frozenset(one for those in partners.values() for one in those)
+    for file, data in named.read(plan.mappings):
+        with within(file):
+            mappings.append(read_reviewed_mapping(data, administrators, reviewers))
     policies: dict[str, tuple[str, Root]] = {}
     for file, data in named.read(plan.policies):
         with within(file):
             for root in read_policies(data).policies:
                 if policies.setdefault(root.id, (file, root))[1] is not root:
                     raise PLAN_NAMING.given_twice(f"the policy `{root.id}`")
-    return LoadedPlan(path, plan, names.petnames, principals, administrators, partners, roles, policies)
+    return LoadedPlan(
+        path, plan, names.petnames, principals, administrators, partners, roles, tuple(mappings), policies
+    )
 
 
 def _text(data: bytes) -> str:

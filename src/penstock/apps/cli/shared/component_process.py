@@ -21,6 +21,8 @@ from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError, did_you_mean, printable
 
+#: turns of the event loop after which components in one process know of each other
+_TURNS: Final = 200
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -147,6 +149,9 @@ async def ask_through(
         try:
             if id_ in host.refused:
                 raise host.refused[id_]
+            for _ in range(0 if is_shared(loaded) else _TURNS):
+                # Here, what components say that they require arrives without waiting: let it, before it is needed.
+                await asyncio.sleep(0)
             return await point.decide(question)
         finally:
             await host.leave()
