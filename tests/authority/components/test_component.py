@@ -580,6 +580,18 @@ async def test_a_second_pap_takes_over(w: World) -> None:
 
 
 @world
+async def test_a_pap_that_does_not_own_conf_rests_when_the_owner_has_done_the_work(w: World) -> None:
+    async with w.pap(*NAMES), w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY) as second:
+        async with w.component("pep1", "ER(1)"):
+            await w.settle()
+        await w.settle()
+        assert second.registry.members == {}
+        await w.clock.advance(11)
+        await w.settle()
+        assert (second.owns, second._tasks, w.clock._sleepers) == (False, set(), [])
+
+
+@world
 async def test_only_the_owner_of_conf_writes_reconfigurations(w: World) -> None:
     stronger = w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY, strength=1)
     async with w.pap(*NAMES) as first, stronger as second, w.component("pep1", "ER(1)") as pep:

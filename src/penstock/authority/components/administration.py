@@ -106,7 +106,7 @@ class AdministrationComponent:
         self._due: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        #: role changes that this PAP has to make as soon as it owns CONF
+        #: ends of sessions and of partners' credentials that this PAP makes known if it owns CONF
         self._changes: list[RoleChange] = []
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -326,6 +326,7 @@ class AdministrationComponent:
 
     def _has_work(self) -> bool:
         registry = self.registry
+        self._changes = [change for change in self._changes if registry.can_end(change)]  # not done by another PAP
         return bool(
             registry.waiting
             or self._changes
@@ -337,9 +338,7 @@ class AdministrationComponent:
     async def _work(self) -> None:
         registry = self.registry
         # Roles that end, because a component leaves, is too slow, or has lost a role elsewhere.
-        changes, self._changes = self._changes, []
-        late = registry.overdue(self.now())
-        for component in late:
+        for component in registry.overdue(self.now()):
             self._note(
                 RefusedError(
                     "component.not-applied",
@@ -348,13 +347,12 @@ class AdministrationComponent:
                     component=component,
                 )
             )
-        changes += [EndSession(registry.members[one].certificate.record) for one in late if one in registry.members]
-        for change in changes:
-            try:
-                registry.engine.check(change)
-            except PenstockError:
-                continue  # it has ended already
-            await self._commit(ReconfigurationPlan(role_changes=_written((change,)), reason=type(change).__name__))
+            self._changes.append(EndSession(registry.members[component].certificate.record))
+        while self._changes:
+            change = self._changes[0]
+            if registry.can_end(change):
+                await self._commit(ReconfigurationPlan(role_changes=_written((change,)), reason=type(change).__name__))
+            self._changes.remove(change)
         # Newcomers.
         for join in list(registry.waiting.values()):
             answer = registry.answer(join, self._key, self.now())

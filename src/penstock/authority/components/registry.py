@@ -314,6 +314,12 @@ class DomainRegistry:
             if self.endings.get(component) == record:
                 del self.endings[component]
 
+    def can_end(self, change: RoleChange) -> bool:
+        """Return whether a session, or a credential of another domain, that a change ends is still there."""
+        if isinstance(change, EndSession):
+            return self.engine.session(change.session) is not None
+        return isinstance(change, DropCredential) and self.engine.record(change.record, change.issuer) is not None
+
     def partner_ended(self, partner: str, record: str) -> tuple[RoleChange, ...]:
         """Take in that a role has ended in another domain; return the changes of roles that follow here."""
         issuer = min(self.settings.partners[partner])
