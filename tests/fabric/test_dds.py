@@ -187,6 +187,40 @@ def test_what_is_kept_outlives_its_writer_and_persistent_topics_the_keeper(tmp_p
     run(whole)
 
 
+def test_a_fabric_closes_soon_if_its_keeper_is_gone() -> None:
+    async def whole() -> None:
+        prefix = f"test{next(_PREFIXES)}"
+        keeper = await DdsKeeper.open(ADDRESS, prefix=prefix)
+        fabric = await DdsFabric.connect(ADDRESS, prefix=prefix)
+        await fabric.declare("live", LIVE)
+        for _ in range(3):
+            await fabric.publisher("live")
+            await fabric.serve("live", _echo)
+        await keeper.close()
+        await until(lambda: not fabric.joined)
+        fabric.timeout = 2 * PATIENCE
+        await fabric.close()
+
+    run(whole)
+
+
+def test_nobody_silences_a_writer_with_its_id_and_a_high_count() -> None:
+    async def whole() -> None:
+        async with domain() as (_, fabric, prefix):
+            await fabric.declare("log", LOG)
+            writer, reader = await fabric.publisher("log"), await fabric.subscribe("log")
+            link = DdsLink(DdsAddress.parse(ADDRESS))
+            stranger = link.writer(sample_topic(prefix, "log"), policies(LOG, FABRIC_LIMITS, kept=True), keyed=True)
+            forged = encode(Sample(b"forged", writer=writer.writer, sequence=2**64 - 1))
+            stranger.write(pack(b"\xff" * 8 + forged, ""), 1)
+            assert await take(reader, 1) == [b"forged"]  # signatures above the port show that it is
+            await writer.publish(b"true")
+            assert await take(reader, 1) == [b"true"]
+            await link.close()
+
+    run(whole)
+
+
 def test_a_client_that_is_gone_leaves_nothing_at_the_keeper() -> None:
     async def whole() -> None:
         async with domain() as (keeper, fabric, prefix):

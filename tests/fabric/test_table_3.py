@@ -6,6 +6,8 @@ Priority is in `test_nats.py` (a connection for each) and `test_dds.py` (what DD
 """
 
 import asyncio
+import gc
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -83,8 +85,10 @@ def test_an_experiment_fails_without_its_policy(
     else:
         case = _dds_case(tmp_path / "topics")
     monkeypatch.setattr(fabric_suite, "PATIENCE", 0.2)
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)  # it complains about tasks that nobody awaits
     with pytest.raises((AssertionError, PenstockError, TimeoutError)):
         getattr(without(case, policy), EXPERIMENTS[policy][1])()
+    gc.collect()
 
 
 def _dds_case(path: Any) -> FabricSuite:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.dds_keeper import CONTROL, GONE, ID_BYTES, KEEPER, NUMBER_BYTES, sample_topic
@@ -59,9 +59,10 @@ from penstock.fabric.port import (
     unknown,
 )
 from penstock.fabric.qos import FOREVER, Ownership, Qos, agree, check_offer
-from penstock.fabric.tasks import in_background
+from penstock.fabric.tasks import in_background, keep_running
 from penstock.selector import Selector
 
+_T = TypeVar("_T")
 _HELLO: Final = b"\0"  # before a writer's id: it can be heard
 _SAMPLE: Final = b"\1"  # before a sample
 _PAUSE: Final = 0.02  # seconds until the first repetition; doubles
@@ -92,7 +93,8 @@ class _Reading:
     after: int = 0  # numbers of the keeper that the reader does not want
     heard: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     stir: asyncio.Event = field(default_factory=asyncio.Event)
-    sequences: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    #: writer and sequence of what came from the keeper
+    seen: OrderedDict[tuple[bytes, int], None] = field(default_factory=OrderedDict)
 
 
 class DdsFabric(Fabric):
@@ -188,18 +190,22 @@ class DdsFabric(Fabric):
         return made
 
     async def _hello(self) -> None:
-        """Repeat a call until the keeper answers: it and this fabric have to discover each other first."""
+        """Repeat a call until the keeper answers one: it and this fabric have to discover each other first.
+
+        Raises `FailedError` (`fabric.unreachable`).
+        """
         loop = asyncio.get_running_loop()
         end, pause = loop.time() + self.timeout, _PAUSE
-        while True:
-            try:
-                await self.call({"op": "hello"}, timeout=min(pause, max(0.001, end - loop.time())))
-            except FailedError:
+        number, pending = self._expect()
+        try:
+            while not pending.done.done():
                 if loop.time() >= end:
-                    raise
+                    raise _no_keeper()
+                self._tell({"op": "hello"}, number=number)
+                await asyncio.wait((pending.done,), timeout=pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                return
+        finally:
+            del self._pending[number]
 
     # topics
 
@@ -372,7 +378,7 @@ class DdsFabric(Fabric):
                 data = unpack(raw)
                 kind, rest = data[:1], data[1:]
                 if kind == _HELLO and len(rest) == WRITER_BYTES:
-                    _remember(reading.heard, rest, None, self.limits)
+                    _remember(reading.heard, rest, self.limits.fabric_keys)
                     reading.stir.set()
                 elif kind == _SAMPLE:
                     made.receive(decode(rest))
@@ -393,8 +399,8 @@ class DdsFabric(Fabric):
                 made.counts.malformed += 1
         for number, sample in sorted(arrived, key=lambda pair: pair[0]):
             # A keeper that was started again writes again what it has kept.
-            if number > reading.after and sample.sequence > reading.sequences.get(sample.writer, 0):
-                _remember(reading.sequences, sample.writer, sample.sequence, self.limits)
+            if number > reading.after and (sample.writer, sample.sequence) not in reading.seen:
+                _remember(reading.seen, (sample.writer, sample.sequence), self.limits.fabric_history)
                 made.receive(sample)
 
     # requests
@@ -409,7 +415,7 @@ class DdsFabric(Fabric):
 
     async def end_service(self, service: "_DdsService") -> None:
         """Stop answering (called by services)."""
-        if self._services.pop(service.id, None) is not None and not self._link.closed:
+        if self._services.pop(service.id, None) is not None and self.joined:
             await self.call({"op": "unserve", "topic": service.topic, "service": service.id})
 
     async def request(
@@ -436,12 +442,10 @@ class DdsFabric(Fabric):
             return
         for reading in list(self._readings.values()):
             await reading.subscription.close()
-        for publisher in list(self._publishers.values()):
-            with suppress(PenstockError):
-                await publisher.close()
-        for service in list(self._services.values()):
-            with suppress(PenstockError):
-                await service.close()
+        # All together: if there is no keeper any more, none of them is answered.
+        closing = [each.close() for each in self._publishers.values()]
+        closing += [each.close() for each in self._services.values()]
+        await asyncio.gather(*closing, return_exceptions=True)
         tasks = [*self._running, *([self._rejoining] if self._rejoining is not None else [])]
         for task in tasks:
             task.cancel()
@@ -460,25 +464,25 @@ class DdsFabric(Fabric):
 
         Raises `FailedError` (`fabric.unreachable`) if it does not, and what it refuses with.
         """
-        self._numbers = self._numbers % 0xFFFFFFFF + 1
-        number = self._numbers
-        pending = self._pending[number] = _Pending(asyncio.get_running_loop().create_future())
+        number, pending = self._expect()
         try:
             self._tell(fields, body, number)
             async with asyncio.timeout(self.timeout if timeout is None else timeout):
                 reply = await pending.done
         except TimeoutError as error:
-            raise FailedError(
-                "fabric.unreachable",
-                "no keeper answers in the DDS domain",
-                hint="check the address, and run `penstock fabric keep ADDRESS` there",
-            ) from error
+            raise _no_keeper() from error
         finally:
             del self._pending[number]
         if "error" in reply:
             kind = _ERRORS.get(str(reply.get("kind")), FailedError)
             raise kind(str(reply["error"]), str(reply.get("text", "")), hint=str(reply.get("hint", "")))
         return reply, b"".join(pending.bodies)
+
+    def _expect(self) -> tuple[int, _Pending]:
+        """Return the number of a new call, and where its reply will be."""
+        self._numbers = self._numbers % 0xFFFFFFFF + 1
+        pending = self._pending[self._numbers] = _Pending(asyncio.get_running_loop().create_future())
+        return self._numbers, pending
 
     def _tell(self, fields: dict[str, Any], body: bytes = b"", number: int = 0) -> None:
         if self._link.closed:
@@ -564,7 +568,7 @@ class DdsFabric(Fabric):
         """Make everything known again as soon as the keeper was started again."""
         if self._joined and key == KEEPER:
             self._joined = False
-            self._rejoining = in_background("joining the DDS keeper again", self._rejoin())
+            self._rejoining = keep_running("joining the DDS keeper again", self._rejoin)
 
     async def _rejoin(self) -> None:
         while True:
@@ -589,6 +593,11 @@ class DdsFabric(Fabric):
     def forget(self, publisher: "DdsTopicPublisher") -> None:
         """Forget a writer that was closed (called by it)."""
         self._publishers.pop(publisher.writer, None)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the fabric is open and the keeper is there, as far as DDS knows."""
+        return self._joined and not self._link.closed
 
     @property
     def closed(self) -> bool:
@@ -677,7 +686,8 @@ class DdsTopicPublisher(Publisher):
             if self._qos.reliable:
                 await self._entity.wait_for_acks(_ACKS)
             self._entity.close()
-        await self._fabric.call({"op": "close-writer", "writer": self.writer.hex()})
+        if self._fabric.joined:
+            await self._fabric.call({"op": "close-writer", "writer": self.writer.hex()})
 
 
 class _DdsService(Service):
@@ -697,8 +707,16 @@ class _DdsService(Service):
         await self._fabric.end_service(self)
 
 
-def _remember(memory: OrderedDict[bytes, Any], key: bytes, value: object, limits: FabricLimits) -> None:
-    memory[key] = value
+def _no_keeper() -> FailedError:
+    return FailedError(
+        "fabric.unreachable",
+        "no keeper answers in the DDS domain",
+        hint="check the address, and run `penstock fabric keep ADDRESS` there",
+    )
+
+
+def _remember(memory: OrderedDict[_T, None], key: _T, bound: int) -> None:
+    memory[key] = None
     memory.move_to_end(key)
-    if len(memory) > limits.fabric_keys:
+    if len(memory) > bound:
         memory.popitem(last=False)

@@ -19,8 +19,8 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -278,7 +278,8 @@ def _enter(address: DdsAddress) -> None:
     with _DOMAINS_LOCK:
         shared = _DOMAINS.get(address.domain)
         if shared is None:
-            shared = _DOMAINS[address.domain] = _SharedDomain(address, Domain(address.domain, address.config()))
+            with _refusing(f"domain {address.domain}"):
+                shared = _DOMAINS[address.domain] = _SharedDomain(address, Domain(address.domain, address.config()))
         elif shared.address != address:
             raise MalformedError(
                 "fabric.bad-address",
@@ -295,6 +296,15 @@ def _leave(address: DdsAddress) -> None:
         if not shared.users:
             del _DOMAINS[address.domain]
             _delete(shared.entity)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turn errors of DDS into those of the port."""
+    try:
+        yield
+    except DDSException as error:
+        raise FailedError("fabric.refused", f"DDS cannot open {what}: {error}") from error
 
 
 def _delete(entity: Any) -> None:
@@ -362,21 +372,23 @@ class DdsLink:
         self._ended = threading.Event()
         _enter(address)
         try:
-            self._participant = DomainParticipant(address.domain)
-            self._waitset = WaitSet(self._participant)
-            self._guard = GuardCondition(self._participant)
-            self._attach(self._guard, _GUARD)
-        except DDSException as error:
+            with _refusing(f"domain {address.domain}"):
+                self._participant = DomainParticipant(address.domain)
+                self._waitset = WaitSet(self._participant)
+                self._guard = GuardCondition(self._participant)
+                self._attach(self._guard, _GUARD)
+        except FailedError:
             _leave(address)
-            raise FailedError("fabric.refused", f"DDS domain {address.domain} cannot be opened: {error}") from error
+            raise
         self._thread = threading.Thread(target=self._run, name="penstock-dds", daemon=True)
         self._thread.start()
 
     def writer(self, name: str, qos: Any, *, keyed: bool = False, partition: str = "") -> DdsWriter:
-        """Open a writer of a DDS topic."""
-        topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
-        publisher = DdsPublisherEntity(self._participant, DdsPolicies(Policy.Partition([partition])))
-        return DdsWriter(DataWriter(publisher, topic, qos), publisher, topic)
+        """Open a writer of a DDS topic. Raises `FailedError` (`fabric.refused`)."""
+        with _refusing(name):
+            topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
+            publisher = DdsPublisherEntity(self._participant, DdsPolicies(Policy.Partition([partition])))
+            return DdsWriter(DataWriter(publisher, topic, qos), publisher, topic)
 
     def reader(  # noqa: PLR0913  # named settings, each with a default
         self,
@@ -388,10 +400,14 @@ class DdsLink:
         partitions: Collection[str] = ("",),
         on_gone: Callable[[str], None] | None = None,
     ) -> DdsReader:
-        """Open a reader of a DDS topic. `sink` gets the CDR of what came, `on_gone` each key that lost its writer."""
-        topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
-        subscriber = Subscriber(self._participant, DdsPolicies(Policy.Partition(list(partitions))))
-        entity = DataReader(subscriber, topic, qos)
+        """Open a reader of a DDS topic. `sink` gets the CDR of what came, `on_gone` each key that lost its writer.
+
+        Raises `FailedError` (`fabric.refused`).
+        """
+        with _refusing(name):
+            topic = Topic(self._participant, name, KeyedOctets if keyed else PlainOctets)
+            subscriber = Subscriber(self._participant, DdsPolicies(Policy.Partition(list(partitions))))
+            entity = DataReader(subscriber, topic, qos)
         reference = entity._ref  # noqa: SLF001  # no other way to the bytes
 
         def take() -> Callable[[], None] | None:
