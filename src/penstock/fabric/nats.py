@@ -1,7 +1,8 @@
 """A fabric over NATS servers: core NATS where a sample may be lost, JetStream where it is kept or acknowledged.
 
     volatile, best effort       core NATS
-    volatile, reliable          a stream that keeps a sample until every reader there is has acknowledged it
+    volatile, reliable          a stream that keeps a sample for its lifespan; without one, until every reader there is
+                                has acknowledged it
     transient or persistent     a stream in files; as many samples a key as the history says
 
 The servers are not trusted: they see topic names, keys, times and bytes. What they say about a topic is checked when it
@@ -488,7 +489,9 @@ class NatsFabric(Fabric):
         if qos.durable:
             kept = -1 if qos.history == KEEP_ALL else qos.history
             return shape | {"max_msgs": self.limits.fabric_history, "max_msgs_per_subject": kept, "discard": "new"}
-        return shape | {"retention": "interest", "max_msgs": self.limits.fabric_pending, "discard": "old"}
+        # Whether a reader still needs a sample takes the server longer, the more readers there are. A lifespan ends it.
+        retention = "interest" if qos.lifespan == FOREVER else "limits"
+        return shape | {"retention": retention, "max_msgs": self.limits.fabric_pending, "discard": "old"}
 
     async def _make_registry(self) -> None:
         prefix = self.link.prefix

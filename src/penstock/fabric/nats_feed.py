@@ -6,8 +6,9 @@ a gap in the consumer's count, a consumer that is gone) is mended in one way: th
 after that position, then removes the old one. If the stream was deleted and made again, or restored, the position is
 invalid: the subscription ends (`fabric.topic-replaced`), and its reader subscribes again.
 
-Volatile topics keep a sample until every consumer has acknowledged it, which a feed does on arrival. There a gap in the
-stream's sequence means that the server dropped samples that this reader had not read, and the reader is cut off.
+Volatile topics keep a sample for its lifespan, or without one until every consumer has acknowledged it, which a feed
+does on arrival. There a gap in the stream's sequence means that the server dropped samples that this reader had not
+read, and the reader is cut off.
 
 Anybody who may publish to the feed's inbox can send what looks like a message of the consumer. A message without a
 place in the stream is dropped and counted. A second message for one place, with other content, shows that one of them
