@@ -2,20 +2,17 @@
 
 import asyncio
 import json
-import shlex
-import shutil
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.apps.conftest import Shell
+from tests.apps.ebank_kit import WITHDRAW, amount, audited, set_up
 from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
@@ -29,41 +26,13 @@ from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.fabric import EmbeddedFabric, FileKeeper
 from penstock.testing.nats import NatsServer
 
-EBANK = Path(__file__).parents[3] / "examples" / "ebank"
-WITHDRAW = ("--subject", "customer:alice", "--action", "withdraw", "--resource", "account:a-1")
 _NUMBERS = count()
 
 
 @pytest.fixture
 def bank(penstock: Shell) -> Path:
-    """Return a copy of the example that was set up as its README says."""
-    shutil.copytree(EBANK, penstock.folder, dirs_exist_ok=True)
-    for line in setup_lines():
-        penstock.ok(*shlex.split(line)[1:])
-    folder = penstock.folder / "bank"
-    with closing(sqlite3.connect(folder / "staff.db")) as staff:
-        staff.executescript((folder / "staff.sql").read_text())
-    audited(folder)
-    for file in penstock.folder.glob("*/*.toml"):
-        # On a busy machine answers take longer.
-        file.write_text(file.read_text().replace("lifespan = 2", "lifespan = 20"))
-    return folder
-
-
-def setup_lines() -> list[str]:
-    """Return the commands in the first part of the README."""
-    text = (EBANK / "README.md").read_text().partition("## Run it")[0]
-    return [line.strip() for line in text.splitlines() if line.startswith("    penstock ")]
-
-
-def audited(folder: Path, **refusals: int) -> None:
-    """Write the result of an audit."""
-    entities = {f"customer:{name}": {"refusals": number} for name, number in refusals.items()}
-    (folder / "refusals.json").write_text(json.dumps({"until": datetime.now(UTC).isoformat(), "entities": entities}))
-
-
-def amount(number: int) -> tuple[str, ...]:
-    return ("--set", f"action.amount={number}")
+    """Return the folder of the bank in a copy of the example."""
+    return set_up(penstock)
 
 
 def test_a_plan_is_checked(penstock: Shell, bank: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
+from tests.apps.ebank_kit import WITHDRAW, amount, set_up
 from tests.pipeline.test_component_audit import LINES, NOON
 
 from penstock.apps.cli.pipeline.components import RoleModes
@@ -63,6 +64,28 @@ def test_an_audit_writes_a_source_for_information_points(penstock: Shell, spark:
     until, entities = read_audit(Path("r.json").read_bytes())
     assert until == penstock.now.timestamp()
     assert entities["customer:alice"]["refusals"] == 1
-    ran = penstock.ok("pipeline", "audit-components", "log", "--until", "2026-05-01T11:00Z")
-    assert ran.out.splitlines()[-1] == "0 samples"
     assert penstock("pipeline", "audit-components", "log", "--last", "1h", "--since", "2026-05-01").code == "cli.usage"
+
+
+@pytest.mark.long
+def test_a_customer_is_refused_after_three_refusals_in_an_hour(penstock: Shell, spark: SparkSession) -> None:
+    """What components have logged is audited, and the result is an attribute that decides."""
+    set_up(penstock)
+    penstock.now = datetime.now(UTC)
+
+    def ask(number: int) -> int:
+        return penstock("component", "ask", "bank/bank.toml", "atm", *WITHDRAW, *amount(number)).status
+
+    def audit() -> dict[str, int]:
+        penstock.now = datetime.now(UTC)
+        words = ("--plan", "bank/bank.toml", "--last", "1h", "--refusals", "bank/refusals.json", "-o", "json")
+        found = penstock.ok("pipeline", "audit-components", "bank/log", *words).json
+        return {one["subject"]: one["refusals"] for one in found["refusals"]}
+
+    assert [ask(1_000), ask(1_000)] == [1, 1]  # more than there is
+    assert ask(100) == 0
+    assert audit() == {"customer:alice": 2}
+    assert ask(100) == 0
+    assert ask(1_000) == 1
+    assert audit() == {"customer:alice": 3}
+    assert ask(100) == 1
