@@ -113,3 +113,25 @@ def test_every_dependency_is_locked() -> None:
     locks = [path.read_text().splitlines() for path in (ROOT / "requirements").glob("*.txt")]
     locked = {line.split("==")[0] for lock in locks for line in lock}
     assert {re.split(r"[<>=~! \[]", name)[0].lower() for name in wanted} <= locked
+
+
+def test_set_up_says_why_there_is_no_dds(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / "venv")
+    monkeypatch.setattr(bootstrap, "TOOLS", tmp_path / "tools")
+    python = bootstrap.venv_python()
+    tools = tmp_path / "bin"
+    for program, status in ((python, 0), (tools / "apt-get", 100), (tools / "dpkg-deb", 0), (tools / "cc", 0)):
+        program.parent.mkdir(exist_ok=True, parents=True)
+        program.write_text(f"#!/bin/sh\necho no such package >&2\nexit {status}\n")
+        program.chmod(0o755)
+    bootstrap.provide_dds()
+    assert capsys.readouterr().err == ""  # the package is there
+    python.write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    bootstrap.provide_dds()
+    assert "skipped: there is no apt-get and no dpkg-deb and no cc\n" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", f"{tools}:/bin:/usr/bin")
+    bootstrap.provide_dds()
+    assert "skipped: no such package\n" in capsys.readouterr().err
