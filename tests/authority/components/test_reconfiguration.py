@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.authority.components.kit import (
     PAP_KEY,
@@ -287,6 +287,7 @@ loads = st.builds(
 
 
 @settings(max_examples=examples(40))
+@example(Load((0.0, 0.0, 0.0), (0.0, 0.7), [0.8], [(0.25, 0.8), (1.0, -0.3), (0.75, -0.3)]))
 @given(loads)
 def test_a_reconfiguration_under_load_loses_no_request_and_mixes_nothing(load: Load) -> None:
     pep, notes = asyncio.run(play(load))

@@ -577,7 +577,8 @@ class Component:
         await self._release()
         late = [number for number, sent in self._sent.items() if sent > pending.expected and sent <= applied]
         if late:
-            await self.superseded(late)
+            # Not here: asking again may have to wait for the next reconfiguration, which this task applies.
+            self._begin("asking again", self.superseded(late))
         self._begin("an old configuration", self._retire(after.lifespan))
 
     def _resume(self) -> None:
