@@ -253,7 +253,7 @@ async def _echo(sample: Sample) -> bytes:
 
 
 def test_the_policies_of_table_3_are_those_of_the_dds_writers() -> None:
-    """DDS says what it was told: not so if a policy is not handed to it."""
+    """DDS says which policies it has: not so if a policy is not handed to it."""
 
     async def whole() -> None:
         async with domain(SystemClock()) as (_, fabric, prefix):
@@ -269,7 +269,7 @@ def test_the_policies_of_table_3_are_those_of_the_dds_writers() -> None:
                     partitions=["*"],
                 )
                 if not hasattr(reader.entity, "get_matched_publications"):
-                    pytest.skip("this version of cyclonedds does not say what DDS was told")
+                    pytest.skip("this version of cyclonedds does not say which policies DDS has")
                 (handle,) = reader.entity.get_matched_publications()
                 said = reader.entity.get_matched_publication_data(handle).qos
                 assert (said[Policy.Reliability] != Policy.Reliability.BestEffort) == qos.reliable

@@ -2,7 +2,7 @@
 
 The experiments are those of `penstock.testing.fabric_suite`, and here those of reliability on networks that lose
 messages.
-Priority is in `test_nats.py` (a connection for each) and `test_dds.py` (what DDS was told).
+Priority is in `test_nats.py` (a connection for each) and `test_dds.py` (which policy DDS has).
 """
 
 import asyncio

@@ -101,6 +101,14 @@ def _begun(aes: algorithms.AES, use: int) -> CMAC:
     return mac
 
 
+def opened(key: Aead, nonce: BytesLike, data: BytesLike, associated_data: BytesLike) -> bytes:
+    """Return the plaintext. Raises `RefusedError` (`seal.cannot-open`)."""
+    try:
+        return key.decrypt(nonce, data, associated_data)
+    except InvalidTag:
+        raise cannot_open() from None
+
+
 def cannot_open() -> RefusedError:
     """Return the only error for data that cannot be opened."""
     return RefusedError(

@@ -322,7 +322,7 @@ class DdsFabric(Fabric):
     async def _open_reader(self, reading: _Reading, offered: Qos) -> None:
         made = reading.subscription
         partitions = ("*",) if made.instances is None else tuple(made.instances)
-        if not offered.durable:  # it must hear before writers are told of it
+        if not offered.durable:  # it must hear before writers know of it
             reading.entity = self._link.reader(
                 sample_topic(self._prefix, reading.topic),
                 reader_policies(made.reader.qos, self.limits, kept=False),

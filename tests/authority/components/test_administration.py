@@ -156,7 +156,7 @@ def test_paps_agree(steps: list[tuple[str, str]]) -> None:
             await crowd.paps["pap2"].close()
             await crowd.start("pap2")
             assert state_of(crowd.paps["pap2"]) == first
-            # Whoever is a member is in the number of the domain; whoever is not was told so, or has crashed.
+            # Whoever is a member is in the number of the domain; whoever is not knows it, or has crashed.
             for name, component in crowd.components.items():
                 assert (component.number == first["number"]) is (name in first["members"]), name
             # No join is left that nobody has answered.

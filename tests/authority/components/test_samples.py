@@ -83,14 +83,21 @@ EXAMPLES: Final[tuple[tuple[str, SampleContent], ...]] = (
     ("JOIN_1", JoinRequest(PEP.public.raw, "PEP", "ER(1)", (b"ce",), (b"ar",), bytes(32))),
     ("JOIN_1", JoinRequest(PEP.public.raw, "PEP", "ER(1)")),
     ("CONF_1", Configuration("bank", "pep1", 1, b"rc", {"policy": "a"}, {}, (PolicyText("p", "1", 1.5, b"<x/>"),))),
+    ("CONF_1", Configuration("bank", "pep1", 1, b"rc", box_key=bytes(32), private=b"sealed", recorded=b"row")),
     ("CONF_1", Configuration("bank", "pep1", 1, refusal="role.denied", join=b"digest")),
     (
         "CONF_1",
         ReconfigurationPlan(
-            2, 7.5, {"ER(1)": ROW, "ER(2)": None}, (b"(change)",), "why", SpecifiedEntry("p", "n", "psp1", 4, "bank-2")
+            2,
+            7.5,
+            {"ER(1)": ROW, "ER(2)": None},
+            (b"(change)",),
+            "why",
+            SpecifiedEntry("p", "n", "psp1", 4, "bank-2"),
+            rekey=True,
         ),
     ),
-    ("RPEP_1", Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",))),
+    ("RPEP_1", Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",), {"pep1": b"sealed"})),
     ("RPDP_3", BaseTime(2, 8.25)),
     ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"})),
     ("APEP_1", AppliedTime(2, 8.25)),

@@ -229,8 +229,13 @@ class Scenario:
         await self.until(lambda: len(self.clock._sleepers) >= waiting, lambda: "not waiting")
 
     async def step_joined(self, name: str) -> None:
-        """Wait until it has joined."""
-        await self.joining.pop(name)
+        """Wait until it has joined. Time passes meanwhile: a PAP may look again only after a lease."""
+        joining = self.joining.pop(name)
+        while not joining.done():
+            await asyncio.wait((joining,), timeout=1)
+            if not joining.done():
+                await self.clock.advance(2)
+        await joining
 
     async def step_has(self, name: str, **wanted: Any) -> None:
         """Look at a component."""
@@ -353,11 +358,16 @@ class Scenario:
         self.notes.clear()
 
 
-def run(path: Path, connect: Callable[[ManualClock], Awaitable[AbstractAsyncContextManager[Fabric]]]) -> None:
+def run(
+    path: Path,
+    connect: Callable[[ManualClock], Awaitable[AbstractAsyncContextManager[Fabric]]],
+    topic_secret: bytes = b"",
+) -> None:
     async def whole() -> None:
         clock = ManualClock()
         async with await connect(clock) as fabric:
             scenario = Scenario(tomllib.loads(path.read_text(encoding="utf-8")), fabric, clock)
+            scenario.settings["topic_secret"] = topic_secret
             try:
                 await scenario.run()
             finally:
@@ -367,12 +377,13 @@ def run(path: Path, connect: Callable[[ManualClock], Awaitable[AbstractAsyncCont
     asyncio.run(whole())
 
 
+@pytest.mark.parametrize("secret", [b"", bytes(32)], ids=["signed", "sealed"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_on_the_embedded_fabric(path: Path) -> None:
+def test_on_the_embedded_fabric(path: Path, secret: bytes) -> None:
     async def connect(clock: ManualClock) -> Fabric:
         return memory_fabric(clock)
 
-    run(path, connect)
+    run(path, connect, secret)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -38,6 +38,7 @@ from penstock.authority.components.samples import (
     sample_bytes,
     sample_key,
 )
+from penstock.authority.components.topic_keys import FIXED_NUMBER
 from penstock.authority.components.topics import (
     ComponentKind,
     TopicInstance,
@@ -268,7 +269,8 @@ class AdministrationComponent:
         self._schedule()
 
     def _follow(self, sample: Sample) -> None:
-        found = self._verifier.verify(sample.data, _CONF, sample.key, sample.writer, self.now())
+        data = self.registry.opened(str(_CONF), sample.data)
+        found = self._verifier.verify(data, _CONF, sample.key, sample.writer, self.now())
         if found.writer.id == self.settings.id:  # from before this process
             self._last_number = max(self._last_number, found.number)
         self._apply(found.record, found.time)
@@ -283,7 +285,8 @@ class AdministrationComponent:
             self.registry.finish(content.number, content.time)
 
     async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
-        found = self._verifier.verify(sample.data, instance, sample.key, sample.writer, self.now())
+        data = self.registry.opened(str(instance), sample.data)
+        found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
         record = found.record
         if isinstance(record, AppliedTime):
             self.registry.applied(found.writer.id, record.number, record.time)
@@ -332,6 +335,7 @@ class AdministrationComponent:
             or self._changes
             or registry.endings
             or registry.overdue(self.now())
+            or registry.rekey_due(self.now())
             or any(progress.base is not None for progress in registry.progress.values())
         )
 
@@ -355,7 +359,7 @@ class AdministrationComponent:
             self._changes.remove(change)
         # Newcomers.
         for join in list(registry.waiting.values()):
-            answer = registry.answer(join, self._key, self.now())
+            answer = registry.answer(join, self._key, self.now(), self._random)
             if answer.refusal:
                 self._note(
                     RefusedError(
@@ -370,6 +374,11 @@ class AdministrationComponent:
             except LimitError as error:  # of too many policies; the others must not wait for it
                 self._refuse(error)
                 await self._commit(registry.refusal(join, error.code))
+        if registry.rekey_due(self.now()):
+            number = registry.number + 1
+            time = self.now() + self.settings.notice
+            await self._commit(ReconfigurationPlan(number, time, reason="new topic keys", rekey=True))
+            await self._announce(number)
         if registry.endings:
             ended = Withdrawal(dict(registry.endings))
             await self._commit(ended)
@@ -385,7 +394,7 @@ class AdministrationComponent:
 
     async def _announce(self, number: int) -> None:
         for instance in self.registry.announced_topics(number):
-            await self._write(instance, self.registry.reconfiguration(number, instance, self._key))
+            await self._write(instance, self.registry.reconfiguration(number, instance, self._key, self._random))
 
     async def _claim(self) -> None:
         """Claim CONF, catch up with what was written there, and announce what an earlier owner may not have announced.
@@ -417,7 +426,7 @@ class AdministrationComponent:
         time = self.now()
         data, sample = self._signed(_CONF, content, time)
         try:
-            await self._owned.publish(data, key=sample_key(sample))
+            await self._owned.publish(self._sealed(_CONF, content, data), key=sample_key(sample))
         except RefusedError:
             self._owned = None
             raise
@@ -437,7 +446,15 @@ class AdministrationComponent:
             name = topic_name(self.settings.domain, instance)
             publisher = self._publishers[instance] = await self._fabric.publisher(name, strength=self.settings.strength)
         data, sample = self._signed(instance, content, self.now())
-        await publisher.publish(data, key=sample_key(sample))
+        await publisher.publish(self._sealed(instance, content, data), key=sample_key(sample))
+
+    def _sealed(self, instance: TopicInstance, content: SampleContent, data: bytes) -> bytes:
+        """Seal a sample, if the domain seals its topics; on CONF, only the plans of PAPs."""
+        keys = self.registry.keys
+        if keys is None or (instance == _CONF and not isinstance(content, ReconfigurationPlan)):
+            return data
+        number = FIXED_NUMBER if instance == _CONF else self.registry.key_numbers[0]
+        return keys.seal(str(instance), number, data, self._random)
 
     def _signed(self, instance: TopicInstance, content: SampleContent, time: float) -> tuple[bytes, ComponentSample]:
         self._last_number = max(self._last_number + 1, round(time * MICROSECONDS))
@@ -467,16 +484,18 @@ class AdministrationComponent:
     async def _sleep_until(self, due: float) -> None:
         while self.now() <= due:
             await self._clock.sleep(due - self.now() + 1 / MICROSECONDS)
-        self._due = None
+        # Not in this task: what is done can make something else due, which replaces the timer.
+        self._due, self._timer = None, None
         self.registry.pass_time(self.now())
-        await self._act()
+        self._begin("acting in time", self._act())
 
     async def _look_again(self) -> None:
         await self._clock.sleep(LEASE + 1 / MICROSECONDS)
         await self._act()
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        if any(task.get_name().endswith(name) for task in self._tasks):
+        me = asyncio.current_task()
+        if any(task.get_name().endswith(name) for task in self._tasks if task is not me):
             work.close()
             return
         task = in_background(f"{self.settings.id}: {name}", work)

@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
+import msgspec
+
 from penstock.authority.components.certificates import ComponentCertificate
 from penstock.authority.components.configurations import ConfigurationTimeline
 from penstock.authority.components.samples import (
@@ -34,12 +36,14 @@ from penstock.authority.components.samples import (
     InformationReply,
     JoinRequest,
     Reconfiguration,
+    RequiredNames,
     SampleContent,
     Withdrawal,
     join_id,
     sample_bytes,
     sample_key,
 )
+from penstock.authority.components.topic_keys import FIXED_NUMBER, HeldTopicKeys, open_private
 from penstock.authority.components.topics import (
     LEASED,
     REPLIES,
@@ -59,6 +63,7 @@ from penstock.authority.components.verification import SampleVerifier, VerifiedS
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.limits import POINT_SKEW
 from penstock.crypto import Signer
+from penstock.crypto.hpke import SealingKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric import (
     Clock,
@@ -131,6 +136,13 @@ class Component:
         self._timeline: ConfigurationTimeline | None = None
         self._certificate: ComponentCertificate | None = None
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
+        #: topic keys are sealed to this key, and to no other component
+        self._box = SealingKey(random)
+        self._keys: HeldTopicKeys | None = None
+        #: samples under keys that a reconfiguration will bring
+        self._unopened: list[tuple[TopicInstance, Sample]] = []
+        #: what is kept on topics for those who join later, to be written again under new keys
+        self._standing: dict[TopicInstance, RequiredNames] = {}
         self._publishers: dict[TopicInstance, Publisher] = {}
         #: writers of replies, by the component that they are for
         self._repliers: OrderedDict[tuple[TopicInstance, str], Publisher] = OrderedDict()
@@ -229,6 +241,7 @@ class Component:
         """
         if self._timeline is not None:
             raise RefusedError("component.joined", f"component `{self.settings.id}` has joined already")
+        self._keys = None
         configuration = await self._request_configuration()
         if configuration.refusal:
             raise RefusedError(
@@ -239,6 +252,7 @@ class Component:
                 reason=configuration.refusal,
             )
         self._certificate = self._certificate_in(configuration)
+        configuration = self._open_configuration(configuration)
         self._timeline = ConfigurationTimeline(configuration, self._certificate.role_name)
         self._joined_at = configuration.number
         self._verifier.lifespan = configuration.lifespan
@@ -258,7 +272,7 @@ class Component:
         for name, instance in zip(names, (_JOIN, _CONF), strict=True):
             await fabric.declare(name, qos_of(instance.kind, settings.levels))
         request = JoinRequest(
-            self._key.public.raw, settings.kind, settings.role, settings.certificates, (), self.box_key()
+            self._key.public.raw, settings.kind, settings.role, settings.certificates, (), self._box.public
         )
         asked = ComponentSample(settings.domain, str(_JOIN), settings.id, self.next_number(), self.now(), 0, request)
         answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
@@ -297,9 +311,26 @@ class Component:
                     )
             return answer.result()
 
-    def box_key(self) -> bytes:
-        """Return the public key to which topic keys are sealed; nothing if the component opens no sealed topics."""
-        return b""
+    def _open_configuration(self, configuration: Configuration) -> Configuration:
+        """Return a configuration with what was sealed to this component alone, and take its topic keys.
+
+        Raises `RefusedError` (`keys.unopened`), `MalformedError` (`component.sample`).
+        """
+        if not configuration.private:
+            return configuration
+        private = open_private(configuration.private, self._box, self.settings.domain, self.settings.id)
+        self._keys = HeldTopicKeys(self.settings.domain)
+        self._keys.put(private.keys)
+        self._keys.number = max(private.keys, default=FIXED_NUMBER)
+        for component, record in private.ended.items():
+            self._verifier.end(component, record)
+        return msgspec.structs.replace(
+            configuration,
+            combining=private.combining,
+            priorities=private.priorities,
+            policies=private.policies,
+            private=b"",
+        )
 
     def _certificate_in(self, configuration: Configuration) -> ComponentCertificate:
         """Return the certificate in a configuration of this component. Raises `RefusedError`."""
@@ -382,6 +413,7 @@ class Component:
             await publisher.close()
         self._repliers.clear()
         self._readers, self._publishers, self._held = {}, {}, []
+        self._keys, self._unopened, self._standing = None, [], {}
 
     # ------------------------------------------------------------------------------------------------------------------
     # Writing.
@@ -423,6 +455,10 @@ class Component:
             while next(iter(self._sent.values())) < sent - configuration.lifespan:
                 self._sent.popitem(last=False)
         data = sample_bytes(sample, configuration.certificate, self._key)
+        if self._keys is not None:
+            data = self._keys.seal(str(chosen), self._keys.number, data, self._random)
+        if isinstance(record, RequiredNames):
+            self._standing[chosen] = record
         to = record.id if isinstance(record, DecisionReply | InformationReply) else None
         publisher = self._publishers[chosen] if to is None else await self._publisher_to(chosen, to)
         await publisher.publish(data, key=sample_key(sample))
@@ -458,14 +494,30 @@ class Component:
 
     async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
         try:
-            found = self._verifier.verify(sample.data, instance, sample.key, sample.writer, self.now())
+            data = sample.data if self._keys is None else self._keys.open(str(instance), sample.data)
+            found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
             if instance.kind in LEASED:
                 self._written_by[instance, sample.writer] = found.writer.id
             await self._handle(found)
         except PenstockError as error:
+            if error.code == "component.key-missing" and self._hold(instance, sample, error.fields.get("number")):
+                return
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  # one sample must not end a component
             report(f"component {self.settings.id}", error)
+
+    def _hold(self, instance: TopicInstance, sample: Sample, number: object) -> bool:
+        """Keep a sample under a newer key until the key comes; return whether nothing is wrong with it."""
+        keys = self._keys
+        if not isinstance(number, int) or keys is None or keys.has(number):
+            return False
+        if number < keys.number:
+            # Topics that keep samples have some from before this component joined. Others have written them again.
+            return instance.kind not in _BETWEEN_TWO
+        if len(self._unopened) >= HELD:
+            return False
+        self._unopened.append((instance, sample))
+        return True
 
     async def _handle(self, found: VerifiedSample) -> None:
         timeline = self._timeline
@@ -525,9 +577,11 @@ class Component:
             if record.number <= self._joined_at:
                 # From before this component joined: only the ends of others' certificates matter.
                 self._replace(record)
-            elif timeline.plan(record) and not self._reconfiguring:
-                self._reconfiguring = True
-                self._begin("reconfiguring", self._reconfigure())
+            elif timeline.plan(record):
+                await self._take_keys(record)
+                if not self._reconfiguring:
+                    self._reconfiguring = True
+                    self._begin("reconfiguring", self._reconfigure())
         elif isinstance(record, BaseTime):
             timeline.base(record.number, record.time)
             await self._release()
@@ -537,6 +591,16 @@ class Component:
             mine = self._certificate
             if mine is not None and record.records.get(mine.id) == mine.record:
                 await self._lose("its role has ended")
+
+    async def _take_keys(self, record: Reconfiguration) -> None:
+        """Take the new topic keys of a reconfiguration, and look again at the samples that wait for them."""
+        private = record.private.get(self.settings.id)
+        if private is None or self._keys is None:
+            return
+        self._keys.put(open_private(private, self._box, self.settings.domain, self.settings.id).keys)
+        waiting, self._unopened = self._unopened, []
+        for instance, sample in waiting:
+            await self._hear(instance, sample)
 
     def _replace(self, record: Reconfiguration) -> None:
         for component in record.withdrawn:
@@ -569,6 +633,11 @@ class Component:
         self._certificate = self._certificate_in(after)
         self._verifier.lifespan = after.lifespan
         self._replace(pending)
+        if self._keys is not None and self._keys.has(pending.number):
+            self._keys.write_under(pending.number)
+            for instance, names in list(self._standing.items()):
+                if instance in self._publishers:
+                    await self.write(instance.kind, names, instance=instance.number)
         await self.configured(after)
         self._resume()
         kind = applied_topic(self.settings.kind)

@@ -59,7 +59,7 @@ class ConfigurationTimeline:
         and too many.
         """
         known = self._waiting.get(reconfiguration.number)
-        if reconfiguration.number <= self.number or (known is not None and known != reconfiguration):
+        if reconfiguration.number <= self.number or (known is not None and not known.agrees(reconfiguration)):
             raise _refused(reconfiguration.number, f"the configuration number is {self.number}")
         if known is not None:
             return False

@@ -142,7 +142,7 @@ class _Asked:
     question: AccessQuestion
     decided: "asyncio.Future[AskedDecision]"
     deadline: float
-    #: when to ask again if nobody answers, as long as nobody has answered this component, and the pause after that
+    #: when to ask again without an answer, as long as nobody has answered this component, and the pause after that
     again: float
     pause: float
     #: its requests: each can be answered

@@ -49,7 +49,7 @@ class InformationAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CombinedInformation:
-    """The fields that were asked for: values, those that are Null, and what is to be reported."""
+    """The fields that were asked for: values, those that are Null, and what to report."""
 
     fields: Mapping[str, TimedValue]
     #: fields without a value

@@ -49,13 +49,14 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
     refused = 0
     for sample in await fabric.state(topic_name(settings.domain, conf)):
         try:
-            found = verifier.verify(sample.data, conf, sample.key, sample.writer, now)
+            data = registry.opened(str(conf), sample.data)
+            found = verifier.verify(data, conf, sample.key, sample.writer, now)
             match found.record:
                 case Configuration() as answer:
                     registry.follow(answer, found.time)
                     if answer.certificate:
                         certificate = registry.members[answer.id].certificate
-                        roles[certificate.role_name] = _row(certificate, answer)
+                        roles[certificate.role_name] = registry.recorded_row(answer)
                 case ReconfigurationPlan() as plan:
                     registry.follow(plan, found.time)
                     for role, row in plan.roles.items():
@@ -77,11 +78,6 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
         {number: progress.plan.expected for number, progress in registry.progress.items()},
         refused,
     )
-
-
-def _row(certificate: ComponentCertificate, answer: Configuration) -> RoleConfiguration:
-    write, read = (tuple(sorted(map(str, those))) for those in (certificate.topics.write, certificate.topics.read))
-    return RoleConfiguration(str(certificate.kind), write, read, answer.combining, answer.priorities, answer.policies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,17 @@ from penstock.authority.components.samples import (
     RoleConfiguration,
     join_id,
 )
+from penstock.authority.components.topic_keys import (
+    FIXED_NUMBER,
+    DerivedTopicKeys,
+    PrivateConfiguration,
+    is_sealed,
+    seal_private,
+)
 from penstock.authority.components.topics import (
     ComponentKind,
     TopicInstance,
+    TopicKind,
     TopicLevels,
     check_component_name,
     reconfiguration_topic,
@@ -38,7 +46,7 @@ from penstock.authority.components.topics_lists import parse_role, role_text
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
-from penstock.fabric import FOREVER
+from penstock.fabric import FOREVER, RandomBytes
 from penstock.fabric.limits import FABRIC_BYTES
 from penstock.model.principals import Principal
 from penstock.roles.credentials import accepted, read_role_certificate
@@ -58,11 +66,15 @@ from penstock.roles.engine import (
 from penstock.roles.language import CredentialKind, read_policy
 from penstock.trust.validity import ALWAYS, Validity, earliest
 
+#: the topic that the state of a domain is on
+CONF: Final = f"{TopicKind.CONF}_1"
 #: requests to join that wait, and certificates in one of them
 JOINS_WAITING: Final = 10_000
 JOIN_CERTIFICATES: Final = 32
 #: bytes of a certificate in a reconfiguration, without its topics
 CERTIFICATE_SIZE: Final = 700
+#: bytes of a topic key for one component there
+KEYS_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +100,10 @@ class AdministrationSettings:
     notice: float = 1.0
     #: seconds after the expected time in which every component must have applied a reconfiguration
     patience: float = 10.0
+    #: 32 random bytes that the PAPs of the domain share, from which topic keys are derived; without, nothing is sealed
+    topic_secret: bytes = field(default=b"", repr=False)
+    #: seconds after the end of a role in which topic keys change
+    rekey_within: float = 60.0
 
     def __post_init__(self) -> None:
         check_component_name(self.domain)
@@ -125,6 +141,8 @@ class ReconfigurationProgress:
     replaced: frozenset[str]
     removed: frozenset[str]
     waiting: set[str]
+    #: whether topic keys change
+    rekeyed: bool = False
     applied: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -148,6 +166,13 @@ class DomainRegistry:
         self.finished: dict[int, float] = {}
         #: roles that have ended and whose end was not announced: by component, the record
         self.endings: dict[str, str] = {}
+        #: the source of topic keys, and the numbers of keys that components may still write under, in order
+        self.keys = DerivedTopicKeys(settings.domain, settings.topic_secret) if settings.topic_secret else None
+        self.key_numbers = [self.number]
+        #: roles that have ended since topic keys changed: by component, the record; and when the first one ended
+        self._ended: dict[str, str] = {}
+        self._ended_at: float | None = None
+        self._now = 0.0
         self._answered: set[bytes] = set()
         self._partner_ended: set[tuple[Principal, str]] = set()
         names = {name: min(who) for name, who in settings.partners.items()}
@@ -167,10 +192,10 @@ class DomainRegistry:
             raise RefusedError("component.flood", f"{JOINS_WAITING} requests to join wait already")
         self.waiting[known] = sample
 
-    def answer(self, sample: ComponentSample, key: Signer, now: float) -> Configuration:
+    def answer(self, sample: ComponentSample, key: Signer, now: float, random: RandomBytes) -> Configuration:
         """Decide about a request to join by the role policy, and return the answer. The state does not change."""
         try:
-            return self._admit(sample, key, now)
+            return self._admit(sample, key, now, random)
         except PenstockError as error:
             return self.refusal(sample, error.code)
 
@@ -178,11 +203,12 @@ class DomainRegistry:
         """Return the refusal of a request to join."""
         return Configuration(self.settings.domain, sample.id, self.number, join=join_id(sample), refusal=code)
 
-    def _admit(self, sample: ComponentSample, key: Signer, now: float) -> Configuration:
+    def _admit(self, sample: ComponentSample, key: Signer, now: float, random: RandomBytes) -> Configuration:
         """Return the configuration of a newcomer.
 
         (1) The role is in the table, for components of this kind. (2) The id is free, or the newcomer's own. (3) The
-        certificates that it shows are genuine. (4) A rule of the role policy is satisfied.
+        certificates that it shows are genuine. (4) A rule of the role policy is satisfied. (5) Where topics are sealed,
+        it has a key to which its topic keys can be sealed.
         """
         request = sample.content
         if not isinstance(request, JoinRequest):
@@ -227,20 +253,57 @@ class DomainRegistry:
         )
         ended = [] if before is None else [EndSession(before.certificate.record)]
         levels = self.settings.levels
+        private = self._private(certificate, request.box_key, row, random)
+        told, recorded = row, b""
+        if self.keys is not None:
+            told = RoleConfiguration(row.kind, (), ())
+            recorded = self.keys.seal(CONF, FIXED_NUMBER, msgspec.msgpack.encode(row), random)
         return Configuration(
             self.settings.domain,
             sample.id,
             self.number,
             certificate_bytes(certificate, key),
-            row.combining,
-            row.priorities,
-            row.policies,
+            told.combining,
+            told.priorities,
+            told.policies,
             float(levels.lifespan),
             (float(levels.lb1), float(levels.lb2), float(levels.lb3)),
             0.0 if levels.lease == FOREVER else float(levels.lease),
+            request.box_key,
+            private,
+            recorded,
             join=join_id(sample),
             role_changes=tuple(canonical(change_to_sexp(one)) for one in (*ended, *trial, activate)),
         )
+
+    def _private(
+        self, certificate: ComponentCertificate, box_key: bytes, row: RoleConfiguration | None, random: RandomBytes
+    ) -> bytes:
+        """Return what a PAP tells one component alone: its topic keys, and its configuration if it joins now."""
+        if self.keys is None:
+            return b""
+        topics = [str(one) for one in certificate.topics.write | certificate.topics.read]
+        if row is None:
+            told = PrivateConfiguration(keys=self.keys.keys_of(topics, self.key_numbers[-1:]))
+        else:
+            keys = self.keys.keys_of(topics, self.key_numbers)
+            told = PrivateConfiguration(row.combining, row.priorities, row.policies, keys, self._ended)
+        return seal_private(told, box_key, self.settings.domain, certificate.id, random)
+
+    def opened(self, topic: str, data: bytes) -> bytes:
+        """Return a sample as a PAP reads it: opened, if it is sealed or has to be. Raises as `TopicKeys.open`."""
+        return data if self.keys is None or (topic == CONF and not is_sealed(data)) else self.keys.open(topic, data)
+
+    def recorded_row(self, answer: Configuration) -> RoleConfiguration:
+        """Return what a configuration gave to a component. Raises as `TopicKeys.open`, and `MalformedError`."""
+        certificate = read_component_certificate(answer.certificate)
+        if answer.recorded:
+            try:
+                return msgspec.msgpack.decode(self.opened(CONF, answer.recorded), type=RoleConfiguration)
+            except msgspec.MsgspecError:
+                raise MalformedError("component.sample", "what a PAP has recorded is not a configuration") from None
+        write, read = (tuple(sorted(map(str, those))) for those in (certificate.topics.write, certificate.topics.read))
+        return RoleConfiguration(certificate.kind, write, read, answer.combining, answer.priorities, answer.policies)
 
     def _accept(self, data: bytes, now: datetime) -> Iterable[RoleChange]:
         """Yield the change by which a certificate of a partner domain is accepted; those of this domain are known."""
@@ -296,13 +359,12 @@ class DomainRegistry:
         self._advance(time)
         if isinstance(content, Configuration):
             self._answered.add(content.join)
-            joined = self.waiting.pop(content.join, None)
+            self.waiting.pop(content.join, None)
             if content.refusal:
                 return
             self._change(content.role_changes)
-            request = None if joined is None else joined.content
-            box_key = request.box_key if isinstance(request, JoinRequest) else b""
-            self.members[content.id] = JoinedComponent(read_component_certificate(content.certificate), box_key)
+            certificate = read_component_certificate(content.certificate)
+            self.members[content.id] = JoinedComponent(certificate, content.box_key)
             return
         self._change(content.role_changes)
         if content.number:
@@ -327,6 +389,7 @@ class DomainRegistry:
         return () if self.engine.record(record, issuer) is None else (DropCredential(issuer, record),)
 
     def _advance(self, now: float) -> None:
+        self._now = max(self._now, now)
         self._collect(self.engine.advance(datetime.fromtimestamp(now, UTC)))
 
     def _change(self, changes: Iterable[bytes]) -> None:
@@ -341,6 +404,9 @@ class DomainRegistry:
             if member is not None and member.certificate.record == session:
                 del self.members[component]
                 self.endings[component] = session
+                if self.keys is not None:
+                    self._ended[component] = session
+                    self._ended_at = self._now if self._ended_at is None else self._ended_at
                 for progress in self.progress.values():
                     progress.waiting.discard(component)
 
@@ -371,17 +437,23 @@ class DomainRegistry:
                 self.table[role] = row
         self.number = plan.number
         waiting = routes.keys() - removed
+        rekeyed = self.keys is not None and bool(plan.rekey or replaced or removed)
         self.progress[plan.number] = ReconfigurationProgress(
-            plan, routes, frozenset(replaced), frozenset(removed), set(waiting)
+            plan, routes, frozenset(replaced), frozenset(removed), set(waiting), rekeyed
         )
         for component in removed:
             self._collect(self.engine.apply(EndSession(self.members[component].certificate.record)))
+        if rekeyed:
+            self.key_numbers.append(plan.number)
+            self._ended, self._ended_at = {}, None
 
     def check_size(self, roles: Mapping[str, RoleConfiguration | None]) -> None:
         """Check that a reconfiguration fits into one sample for each R* topic. Raises `LimitError`."""
         sizes: Counter[TopicInstance] = Counter()
         for member in self.members.values():
             route, row = member.reconfigured_by, roles.get(member.certificate.role_name)
+            if route is not None and self.keys is not None:
+                sizes[route] += KEYS_SIZE * (1 + len(member.certificate.topics.write | member.certificate.topics.read))
             if route is not None and row is not None and row.topics != member.certificate.topics:
                 sizes[route] += CERTIFICATE_SIZE + sum(map(len, (*row.write, *row.read)))
         largest = max(sizes.values(), default=0) + len(msgspec.msgpack.encode(roles))
@@ -392,7 +464,9 @@ class DomainRegistry:
                 hint="let roles read different instances of their R* topic, and change fewer of them at a time",
             )
 
-    def reconfiguration(self, number: int, instance: TopicInstance, key: Signer) -> Reconfiguration:
+    def reconfiguration(
+        self, number: int, instance: TopicInstance, key: Signer, random: RandomBytes
+    ) -> Reconfiguration:
         """Return the part of a reconfiguration that those get who read an R* topic."""
         progress = self.progress[number]
         readers = [one for one, route in progress.routes.items() if route == instance]
@@ -408,6 +482,11 @@ class DomainRegistry:
             {role: row for role, row in progress.plan.roles.items() if row is not None and role in roles},
             certificates,
             tuple(sorted(progress.replaced | progress.removed)),
+            {
+                one: self._private(self.members[one].certificate, self.members[one].box_key, None, random)
+                for one in readers
+                if progress.rekeyed and one in self.members
+            },
         )
 
     def applied(self, component: str, number: int, time: float) -> None:
@@ -440,12 +519,20 @@ class DomainRegistry:
         times = [one.plan.expected + self.settings.patience for one in self.progress.values() if one.waiting]
         if self.engine.next_due is not None:
             times.append(self.engine.next_due.timestamp())
+        if self._ended_at is not None:
+            times.append(self._ended_at + self.settings.rekey_within)
         return min(times, default=None)
+
+    def rekey_due(self, now: float) -> bool:
+        """Return whether topic keys must change now, because roles have ended."""
+        return self._ended_at is not None and now >= self._ended_at + self.settings.rekey_within
 
     def finish(self, number: int, base: float) -> None:
         """Take in that the base time of a reconfiguration was announced."""
         self.progress.pop(number, None)
         self.finished[number] = base
+        if number in self.key_numbers:  # nobody writes under the keys from before
+            self.key_numbers = [one for one in self.key_numbers if one >= number]
 
     def pass_time(self, now: float) -> None:
         """Let roles end whose time is over."""

@@ -14,7 +14,7 @@ once. A JOIN has no certificate but the writer's public key in its content.
 | JOIN | `JoinRequest` | CE `certificates`, RR `requested_role`, AR `active_roles`; DN and ID are the sample's |
 | CONF | `Configuration` | DN, ID: whose; RC `certificate` with TL, CA `combining`, PR `priorities`, PO `policies` |
 | CONF | `ReconfigurationPlan` | ours: what the owner of CONF is about to do, for the other PAPs |
-| R* | `Reconfiguration` | RE: `roles`, `certificates`, `withdrawn`; ET `expected` |
+| R* | `Reconfiguration` | RE: `roles`, `certificates`, `withdrawn`, `private`; ET `expected` |
 | R*, CONF | `BaseTime` | ours: the base time of an earlier reconfiguration |
 | R*, CONF | `Withdrawal` | ours: components whose roles have ended |
 | A* | `AppliedTime` | AT `time`; DN and ID are the sample's |
@@ -140,8 +140,11 @@ class Configuration(_Content, frozen=True, tag="conf"):
     budgets: tuple[float, float, float] = (0.05, 0.5, 5.0)
     #: seconds after which a writer of QPEP or QPDP counts as gone; 0 for never
     lease: float = 0.0
-    #: by topic: its key, sealed to the component's box key
-    topic_keys: dict[str, bytes] = {}
+    #: the component's box key, and a `PrivateConfiguration` that is sealed to it, if the domain seals its topics
+    box_key: bytes = b""
+    private: bytes = b""
+    #: the same configuration, sealed to the PAPs
+    recorded: bytes = b""
     #: the request that this answers, as `join_id` gives it
     join: bytes = b""
     #: why the request is refused: an error code
@@ -176,6 +179,12 @@ class Reconfiguration(_Content, frozen=True, tag="reconf"):
     certificates: dict[str, bytes] = {}
     #: components whose earlier certificates end with this, whether they get another one or not
     withdrawn: tuple[str, ...] = ()
+    #: by component: a `PrivateConfiguration` with new topic keys, sealed to its box key
+    private: dict[str, bytes] = {}
+
+    def agrees(self, other: "Reconfiguration") -> bool:
+        """Return whether this announces the same as another one, maybe of another PAP."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("number", "expected", "roles", "withdrawn"))
 
     def changed(self, configuration: Configuration, role: str) -> Configuration:
         """Return the configuration of a component with a role after this: the same one if nothing changes for it."""
@@ -216,6 +225,8 @@ class ReconfigurationPlan(_Content, frozen=True, tag="plan"):
     reason: str = ""
     #: the policy of a PSP that this applies
     specified: SpecifiedEntry | None = None
+    #: whether topic keys change
+    rekey: bool = False
 
 
 class BaseTime(_Content, frozen=True, tag="base"):

@@ -299,7 +299,8 @@ class PolicyAdministration(AdministrationComponent):
 
     async def _hear_applied(self, sample: Sample) -> None:
         try:
-            found = self._verifier.verify(sample.data, _APOL, sample.key, sample.writer, self.now())
+            data = self.registry.opened(str(_APOL), sample.data)
+            found = self._verifier.verify(data, _APOL, sample.key, sample.writer, self.now())
         except PenstockError as error:
             if error.code != "component.copy":  # what this PAP has written, or read before
                 self._refuse(error)

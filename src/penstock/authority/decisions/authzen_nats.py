@@ -94,7 +94,7 @@ class NatsEvents:
     async def make_ask(self, question: Mapping[str, Json]) -> Json:
         """Let the enforcement point under test ask a question, and return what it concluded; None if it is not JSON.
 
-        Raises `FailedError` (`fabric.unreachable`) if nobody answers.
+        Raises `FailedError` (`fabric.unreachable`) if no answer comes.
         """
         client = await self._link.client()
         try:
