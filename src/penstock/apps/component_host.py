@@ -37,6 +37,12 @@ from penstock.authority.components.information_sources import (
 from penstock.authority.components.log_point import AuditAttributes, LogComponent
 from penstock.authority.components.registry import AdministrationSettings
 from penstock.authority.components.samples import PolicyText, RoleConfiguration
+from penstock.authority.components.specification import (
+    PolicyAdministration,
+    PolicyLanguage,
+    SpecificationComponent,
+    SpecificationRule,
+)
 from penstock.authority.components.topics import ComponentKind
 from penstock.authority.components.topics_lists import parse_role
 from penstock.crypto import Signer
@@ -44,6 +50,7 @@ from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, EmbeddedFabric, Fabric, FileKeeper, SystemClock
 from penstock.fabric.addresses import open_fabric
 from penstock.policy.language.policies import PolicyReference, PolicySet, Root
+from penstock.policy.syntax.forms import PolicyForm, form_of
 from penstock.policy.syntax.text.policy_writer import write_text
 from penstock.roles.engine import Appoint, RoleChange
 from penstock.store.files.files import read_file, replace_file
@@ -53,6 +60,12 @@ AnyComponent: TypeAlias = Component | AdministrationComponent
 HostNote: TypeAlias = Callable[[str, PenstockError], None]
 """Receives the id of a component, and what it refuses or reports."""
 _SQLITE: Final = "sqlite:"
+_LANGUAGES: Final = {
+    PolicyForm.XML: PolicyLanguage.XACML,
+    PolicyForm.JSON: PolicyLanguage.XACML,
+    PolicyForm.TEXT: PolicyLanguage.TEXT,
+    PolicyForm.CEDAR: PolicyLanguage.CEDAR,
+}
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The fabric.
@@ -158,6 +171,15 @@ def administration_settings(loaded: LoadedPlan, id_: str = "pap", strength: int 
     )
 
 
+def specification_rules(loaded: LoadedPlan) -> dict[str, SpecificationRule]:
+    """Return what components of each specification role may specify, and which decision roles get it."""
+    return {
+        name: SpecificationRule(role.decided_by, role.resource_types)
+        for name, role in loaded.plan.roles.items()
+        if role.kind is ComponentKind.PSP
+    }
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Components.
 
@@ -170,7 +192,9 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
 
     clock = SystemClock()
     if one.kind is ComponentKind.PAP:
-        settings = administration_settings(loaded, one.id, one.strength)
+        settings, rules = administration_settings(loaded, one.id, one.strength), specification_rules(loaded)
+        if rules:
+            return PolicyAdministration(fabric, key, settings, rules=rules, clock=clock, note=own)
         return AdministrationComponent(fabric, key, settings, clock=clock, note=own)
     joining = ComponentSettings(
         domain=loaded.plan.name,
@@ -194,7 +218,7 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
         case ComponentKind.PLP:
             return LogComponent(fabric, key, joining, loaded.folder / one.log, clock=clock, note=own)
         case _:
-            raise MalformedError("plan.value", f"`components.{one.id}`: a {one.kind} cannot be run from a plan yet")
+            return SpecificationComponent(fabric, key, joining, clock=clock, note=own)
 
 
 def make_source(loaded: LoadedPlan, source: SourcePlan, clock: Clock) -> AttributeSource:
@@ -286,6 +310,18 @@ class ComponentHost:
         if file and isinstance(component, Component) and component.configuration is not None:
             replace_file(self._loaded.folder / file, component.configuration.certificate)
         self._joined(id_)
+        if isinstance(component, SpecificationComponent):
+            await self._specify(component)
+
+    async def _specify(self, component: SpecificationComponent) -> None:
+        """Specify the policies of a PSP, one after the other. A policy that is refused does not stop the others."""
+        id_ = component.settings.id
+        for file in self._loaded.plan.components[id_].specifies:
+            try:
+                data = read_file(str(self._loaded.folder / file))
+                await component.specify(Path(file).stem, data, _LANGUAGES[form_of(data)])
+            except PenstockError as error:
+                self._note(id_, error)
 
     async def leave(self) -> None:
         """Let all components leave: PAPs last, so that they record it."""

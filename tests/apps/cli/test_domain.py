@@ -226,3 +226,27 @@ def test_components_of_another_domain_ask_about_their_own_subjects(penstock: She
         assert "component.role-lost" in codes
 
     asyncio.run(test())
+
+
+def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path) -> None:
+    """A PSP specifies a policy in Cedar when it joins, and the decision points of its rule decide by it."""
+    plan = bank / "bank.toml"
+    role = (
+        '[roles."SR(1)"]\nkind = "PSP"\nwrite = ["SPOL_1"]\nread = ["APOL_1"]\n'
+        'decided_by = ["DR(1)"]\nresource_types = ["loan"]\n\n[partners]'
+    )
+    text = (
+        plan.read_text().replace("[partners]", role).replace("[appointments]", '[appointments]\nlender = ["author(1)"]')
+    )
+    text = text.replace('"account/withdraw"]', '"account/withdraw", "loan/read"]')
+    plan.write_text(
+        text + '\n[components.lender]\nrole = "SR(1)"\nkey = "keys/lender.key"\nspecifies = ["loans.cedar"]\n'
+    )
+    roles = "role SR(n: integer);\nappointment author(n: integer);\nactivate SR(n) if appointment author(n) *;\n"
+    (bank / "bank.roles").write_text((bank / "bank.roles").read_text() + roles)
+    (bank / "loans.cedar").write_text('permit(principal is customer, action == Action::"read", resource is loan);\n')
+    penstock.ok("domain", "new-keys", "bank/bank.toml")
+    loan = ("--subject", "customer:alice", "--action", "read", "--resource", "loan:7")
+    ran = penstock("component", "ask", "bank/bank.toml", "atm", *loan, "--timeout", "60s")
+    assert (ran.status, ran.err) == (0, "")
+    assert "bank-2" in ran.out  # the identity that the PAP has given it

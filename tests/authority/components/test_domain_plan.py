@@ -121,6 +121,19 @@ def test_mistakes_are_refused(old: str, new: str, code: str) -> None:
     assert raised.value.code == code
 
 
+def test_a_specification_role_names_who_decides() -> None:
+    role = '[roles."SR(1)"]\nkind = "PSP"\nwrite = ["SPOL_1"]\nread = ["APOL_1"]\n'
+    plan = read_domain_plan(
+        changed("[partners]", f'{role}decided_by = ["DR(1)"]\nresource_types = ["loan"]\n[partners]')
+    )
+    assert plan.roles["SR(1)"].decided_by == ("DR(1)",)
+    assert plan.roles["SR(1)"].resource_types == frozenset({"loan"})
+    for wrong in ("", 'decided_by = ["DR(9)"]\n', 'decided_by = ["ER(1)"]\n'):
+        with pytest.raises(PenstockError) as raised:
+            read_domain_plan(changed("[partners]", f"{role}{wrong}[partners]"))
+        assert raised.value.code in ("plan.missing", "plan.value")
+
+
 def test_a_mistyped_role_is_refused_with_a_suggestion() -> None:
     with pytest.raises(PenstockError) as raised:
         read_domain_plan(changed('role = "ER(1)"', 'role = "ER(3)"'))

@@ -68,6 +68,13 @@ def test_unchanged_policies_keep_their_change_time() -> None:
     assert [one.changed for one in found.after.policies] == [1.0, 1.0]
 
 
+def test_policies_of_psps_stay() -> None:
+    live = LiveDomain(1, {}, {"DR(1)": ROW}, {}, specified=frozenset({"b"}))
+    assert role_differences(live, {"DR(1)": changed(policies=ROW.policies[:1])}) == []
+    [found] = role_differences(live, {"DR(1)": changed(policies=())})
+    assert found.changes == ("policy a is removed",)
+
+
 def test_a_domain_is_read_without_being_a_pap() -> None:
     async def test() -> None:
         clock = ManualClock()

@@ -186,6 +186,9 @@ class RolePlan:
     priorities: Mapping[str, int] = field(default_factory=dict)
     #: the ids of the policies that a decision role gets
     policies: tuple[str, ...] = ()
+    #: the decision roles that get what components of a specification role specify, and about which resource types
+    decided_by: tuple[str, ...] = ()
+    resource_types: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +330,11 @@ def _read_roles(table: Mapping[str, object]) -> dict[str, RolePlan]:
         role = role_text(*parse_role(text))
         if found.setdefault(role, read := _read_role(role, one)) is not read:
             raise PLAN_NAMING.given_twice(f"the role `{role}`")
+    deciding = [name for name, one in found.items() if one.kind is ComponentKind.PDP]
+    for name, one in found.items():
+        for decider in one.decided_by:
+            if decider not in deciding:
+                raise PLAN_FILE.not_one_of(f"roles.{name}.decided_by", decider, deciding)
     return found
 
 
@@ -339,6 +347,9 @@ def _read_role(role: str, value: object) -> RolePlan:
         allowed |= {"combining", "priorities"}
     if kind is ComponentKind.PDP:
         allowed.add("policies")
+    if kind is ComponentKind.PSP:
+        allowed |= {"decided_by", "resource_types"}
+        PLAN_FILE.needed(f"`{where}`", table, "decided_by")
     PLAN_FILE.known(f"`{where}`, which is a role of {kind}s,", table, allowed)
     combining = PLAN_FILE.table(f"{where}.combining", table.get("combining", {}))
     PLAN_FILE.known(f"`{where}.combining`", combining, COMBINING.get(kind, ()))
@@ -352,6 +363,14 @@ def _read_role(role: str, value: object) -> RolePlan:
         combining={name: PLAN_FILE.text(f"{where}.combining.{name}", one) for name, one in combining.items()},
         priorities={name: _whole(f"{where}.priorities.{name}", one) for name, one in priorities.items()},
         policies=PLAN_FILE.texts(f"{where}.policies", table.get("policies", [])),
+        decided_by=tuple(
+            role_text(*parse_role(one)) for one in PLAN_FILE.texts(f"{where}.decided_by", table.get("decided_by", []))
+        ),
+        resource_types=(
+            frozenset(PLAN_FILE.texts(f"{where}.resource_types", table["resource_types"]))
+            if "resource_types" in table
+            else None
+        ),
     )
 
 

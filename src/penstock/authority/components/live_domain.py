@@ -38,6 +38,8 @@ class LiveDomain:
     pending: Mapping[int, float]
     #: samples on CONF that are not genuine, or do not fit
     refused: int = 0
+    #: the ids of policies that PSPs have specified
+    specified: frozenset[str] = frozenset()
 
 
 async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now: float) -> LiveDomain:
@@ -47,6 +49,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
     registry = DomainRegistry(settings)
     roles: dict[str, RoleConfiguration] = {}
     refused = 0
+    specified: set[str] = set()
     for sample in await fabric.state(topic_name(settings.domain, conf)):
         try:
             data = registry.opened(str(conf), sample.data)
@@ -59,6 +62,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
                         roles[certificate.role_name] = registry.recorded_row(answer)
                 case ReconfigurationPlan() as plan:
                     registry.follow(plan, found.time)
+                    specified |= set() if plan.specified is None else {plan.specified.policy}
                     for role, row in plan.roles.items():
                         roles.pop(role, None)
                         if row is not None:
@@ -77,6 +81,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
         roles,
         {number: progress.plan.expected for number, progress in registry.progress.items()},
         refused,
+        frozenset(specified),
     )
 
 
@@ -105,7 +110,7 @@ class RoleDifference:
 def role_differences(live: LiveDomain, planned: Mapping[str, RoleConfiguration]) -> list[RoleDifference]:
     """Return what a plan changes in a domain, by role. Roles that nobody has taken yet are new.
 
-    A policy whose text is the same keeps its change time.
+    A policy whose text is the same keeps its change time. Policies that PSPs have specified stay.
     """
     holders: dict[str, list[str]] = {}
     for id_, certificate in live.components.items():
@@ -114,18 +119,19 @@ def role_differences(live: LiveDomain, planned: Mapping[str, RoleConfiguration])
     for role in sorted({*live.roles, *planned}):
         before, after = live.roles.get(role), planned.get(role)
         if after is not None and before is not None:
-            after = _with_change_times(before, after)
+            after = _continued(before, after, live.specified)
         changes = tuple(_changes(before, after))
         if changes:
             found.append(RoleDifference(role, tuple(holders.get(role, ())), after, changes))
     return found
 
 
-def _with_change_times(before: RoleConfiguration, after: RoleConfiguration) -> RoleConfiguration:
+def _continued(before: RoleConfiguration, after: RoleConfiguration, specified: frozenset[str]) -> RoleConfiguration:
     known = {(one.id, one.revision): one for one in before.policies}
-    return msgspec.structs.replace(
-        after, policies=tuple(known.get((one.id, one.revision), one) for one in after.policies)
-    )
+    planned = [known.get((one.id, one.revision), one) for one in after.policies]
+    ids = {one.id for one in planned}
+    others = [one for one in before.policies if one.id in specified and one.id not in ids]
+    return msgspec.structs.replace(after, policies=(*planned, *others))
 
 
 def _changes(before: RoleConfiguration | None, after: RoleConfiguration | None) -> list[str]:
