@@ -933,13 +933,13 @@ class _Graph:
             x, y = y, x
         # x ≥ y is asked, and for a write y ≥ x too.
         below, denied = order.below, order.denied
+        if denied[x] & below[y]:
+            return Recycled(DENY, _NEGATION, order.negation, (self._last, x, y))
         if below[x] >> y & 1 and (not both or below[y] >> x & 1):
             if order.discretionary >> item & 1:
                 return None
             known = (self._last, (x, y), (y, x)) if both else (self._last, (x, y))
             return Recycled(PERMIT, _PATH, order.paths, known)
-        if denied[x] & below[y]:
-            return Recycled(DENY, _NEGATION, order.negation, (self._last, x, y))
         if both and denied[y] & below[x]:
             return Recycled(DENY, _NEGATION, order.negation, (self._last, y, x))
         if both and order.with_unequal and order.differ(x, y):

@@ -85,15 +85,14 @@ class _Followed:
     behind: bool = False
     #: the policies and their revision, as members of a log record
     because: str = ""
-    #: resources about which it may decide, as members of a log record by type and id, and when that was found out
-    resources: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: resources about which it may decide, by type the ids, and when that was found out
+    resources: dict[str, set[str]] = field(default_factory=dict)
     number: int = 0
     since: float = float("-inf")
 
 
-Record: TypeAlias = Callable[[AccessQuestion, Recycled, str, str, float], None]
-"""Receives a question, its recycled answer, the policies it is based on and its resource, both as members of a log
-record, and the time, before the answer is returned."""
+Record: TypeAlias = Callable[[AccessQuestion, Recycled, str, float], None]
+"""Receives a question, its recycled answer, the policies it is based on as members of a log record, and the time."""
 
 
 class AnswerCache:
@@ -128,7 +127,10 @@ class AnswerCache:
     def answer(
         self, question: AccessQuestion, now: float, steady: float, record: Record | None = None
     ) -> Recycled | None:
-        """Return the answer that follows from cached ones, or None if a decision point must be asked."""
+        """Return the answer that follows from cached ones, or None if a decision point must be asked.
+
+        An answer is recorded before it is returned. Raises what recording raises.
+        """
         if self._offset is None or not -_JUMP < now - steady - self._offset < _JUMP:
             self.notice_jump(now, steady)
             return None
@@ -139,29 +141,27 @@ class AnswerCache:
                 continue
             found = followed.recycler.answer(question, now)
             if found is not None:
-                entity, resource = question.resource, None
-                known = followed.resources.get(entity.type)
-                if known is not None and now - followed.since < _RIGHT_AGE:
-                    resource = known.get(entity.id)
-                if resource is None:
-                    resource = self._allowed(point, followed, entity, now)
-                if resource is not None:
-                    if record is not None:
-                        record(question, found, followed.because, resource, now)
-                    return found
+                resource = question.resource
+                known = followed.resources.get(resource.type)
+                if (
+                    known is None or resource.id not in known or now - followed.since >= _RIGHT_AGE
+                ) and not self._allowed(point, followed, resource, now):
+                    continue
+                if record is not None:
+                    record(question, found, followed.because, now)
+                return found
         return None
 
-    def _allowed(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> str | None:
-        """Return a resource for the log if the point may decide about it."""
+    def _allowed(self, point: Principal, followed: _Followed, resource: Entity, now: float) -> bool:
+        """Return whether the point may decide about a resource, and remember if it may."""
         if now - followed.since >= _RIGHT_AGE or followed.number >= self._limits.recycling_entries:
             followed.resources.clear()
             followed.since, followed.number = now, 0
         if not self._may_decide(point, resource, datetime.fromtimestamp(now, UTC)):
-            return None
-        written = f'"resource":{{"type":{_quoted(resource.type)},"id":{_quoted(resource.id)}}}'
-        followed.resources.setdefault(resource.type, {})[resource.id] = written
+            return False
+        followed.resources.setdefault(resource.type, set()).add(resource.id)
         followed.number += 1
-        return written
+        return True
 
     def learn(self, question: AccessQuestion, signed: SignedValue[AccessAnswer], now: float, steady: float) -> Learning:
         """Keep an answer that the enforcement point believes, of a point whose updates are followed."""
@@ -267,7 +267,7 @@ class RecycledLog:
         self._since = self._until = 0.0
         self._time = ""
 
-    def write(self, question: AccessQuestion, recycled: Recycled, because: str, resource: str, now: float) -> None:
+    def write(self, question: AccessQuestion, recycled: Recycled, because: str, now: float) -> None:
         """Append the record of an answer; see `Record`."""
         if not self._since <= now < self._until:
             moment = int(now * 1_000)
@@ -275,12 +275,13 @@ class RecycledLog:
             date = datetime.fromtimestamp(moment / 1_000, UTC)
             self._time = f'","time":"{date.isoformat(timespec="milliseconds")}","data":{{"endpoint":"recycled/'
         self._number += 1
-        subject = question.subject
+        subject, resource = question.subject, question.resource
         # `_value_` is the text of a member, which takes a fifth of the time of formatting the member.
         self.lines.write(
             f'{self._start}{self._number:x}{self._time}{recycled.rule._value_}","decision":"'
             f'{recycled.effect._value_}",{because},"subject":{{"type":{_quoted(subject.type)},"id":'
-            f'{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},{resource}}}}}\n'.encode("ascii")
+            f'{_quoted(subject.id)}}},"action":{_quoted(question.action.id)},"resource":{{"type":'
+            f'{_quoted(resource.type)},"id":{_quoted(resource.id)}}}}}}}\n'.encode("ascii")
         )
 
 
