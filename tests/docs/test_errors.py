@@ -13,6 +13,7 @@ BUILT = {"cert.expired", "cert.not-yet-valid"}
 NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
 NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
 NOT_CODES |= {"subject.id", "subject.type"}
+NOT_CODES |= {"fabric.dds", "fabric.keep", "fabric.nats"}
 
 
 @cache
