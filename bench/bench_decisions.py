@@ -26,7 +26,7 @@ from penstock.trust.signed import sign_value
 from processes import Part
 
 ROUNDS, TURNS, PAUSE = 60, 10, 0.004
-PASSING, WINDOW = 10_000, 1_000
+PASSING = 10_000
 NUMBERS = count()
 Ask = Callable[[], Awaitable[object]]
 
@@ -114,19 +114,19 @@ async def compared(url: str, stack: ExitStack, sides: Mapping[int, int]) -> list
 
 
 async def passing(url: str, stack: ExitStack) -> Result:
-    """Compare the last of many questions, each with its subscription that is ended, with the first."""
-    point(stack, url, 0, 0)
-    async with (
-        await NatsFabric.connect(url, prefix="decisions0") as fabric,
-        EnforcementPoint(fabric, PEP, rights()) as pep,
-    ):
-        ask = asker(pep)
-        for _ in range(ROUNDS):
-            await ask()
-        times = [await timed(ask) for _ in range(PASSING)]
-    first, last = (statistics.median(part) for part in (times[:WINDOW], times[-WINDOW:]))
-    detail = f"{first * 1e6:.0f} and {last * 1e6:.0f} µs, medians of the first and last {WINDOW:,} of {PASSING:,}"
-    return at_most("decisions: after 10,000 questions / at the beginning", last / first, 1.2, detail)
+    """Compare points after many questions, each with its subscription that was ended, with points that are new."""
+    asks: dict[str, Ask] = {}
+    async with AsyncExitStack() as opened:
+        for name, objects in (("aged", 1), ("new", 2)):
+            point(stack, url, 0, objects)
+            fabric = await opened.enter_async_context(await NatsFabric.connect(url, prefix=f"decisions{objects}"))
+            pep = await opened.enter_async_context(EnforcementPoint(fabric, PEP, rights()))
+            asks[name] = asker(pep, objects)
+            for _ in range(PASSING if name == "aged" else 0):
+                await asks[name]()
+        times = await by_turns(asks)
+    detail = f"{times['new'] * 1e6:.0f} and {times['aged'] * 1e6:.0f} µs, by turns"
+    return at_most("decisions: after 10,000 questions / at the beginning", times["aged"] / times["new"], 1.2, detail)
 
 
 def point(stack: ExitStack, url: str, number: int, objects: int) -> str:
