@@ -20,6 +20,7 @@ from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError, did_you_mean, printable
+from penstock.fabric.tasks import waited_for
 
 #: turns of the event loop after which components in one process know of each other
 _TURNS: Final = 200
@@ -84,7 +85,7 @@ async def host_components(loaded: LoadedPlan, ids: Iterable[str], passphrase_fil
 async def until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run until it ends, or until a signal ends it: then it can clean up."""
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
+    task = waited_for(work)
     stopped = False
 
     def stop() -> None:
