@@ -1,5 +1,6 @@
 """PSPs specify policies in several languages; PAPs compile, apply and answer, also when one of them is killed."""
 
+import asyncio
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.components.samples import PolicyApplied
 from penstock.authority.components.specification import (
     SPECIFIED_POLICIES,
+    SPECIFIED_WAITING,
     PolicyAdministration,
     PolicyLanguage,
     SpecificationBook,
@@ -226,6 +228,21 @@ async def test_a_psp_has_a_bounded_number_of_policies(w: Domain) -> None:
         assert (
             await w.done(psp.specify("more", CEDAR, PolicyLanguage.CEDAR))
         ).policy == f"bank-{SPECIFIED_POLICIES + 2}"
+
+
+@domain
+async def test_policies_that_wait_are_bounded(w: Domain) -> None:
+    async with w.administration() as pap, w.pdp(), w.psp() as psp:
+        # The first one is planned; the others wait until all have applied it.
+        asked_for = [
+            waited_for(psp.specify(f"n{one}", CEDAR, PolicyLanguage.CEDAR)) for one in range(SPECIFIED_WAITING + 2)
+        ]
+        await w.settle()
+        assert len(pap.book.waiting) == SPECIFIED_WAITING
+        assert w.codes == ["component.flood", "component.flood"]
+        assert (await w.done(asked_for[0])).policy == "bank-2"
+    results = await asyncio.gather(*asked_for, return_exceptions=True)
+    assert isinstance(results[-1], RefusedError)
 
 
 def test_answers_are_taken_in_once() -> None:

@@ -56,8 +56,9 @@ from penstock.policy.language.requests import RESOURCE, RESOURCE_TYPE
 from penstock.policy.syntax.forms import PolicyForm, compile_policy, form_of
 from penstock.policy.syntax.xml.policies import write_policy
 
-#: policies that one PSP can have in force
+#: policies that one PSP can have in force, and that can wait to be applied
 SPECIFIED_POLICIES: Final = 100
+SPECIFIED_WAITING: Final = 16
 _APOL: Final = TopicInstance(TopicKind.APOL)
 _ANY: Final = action_name(None, None).partition("/")[0]
 _Number = tuple[str, int]
@@ -163,9 +164,13 @@ class SpecificationBook:
     answered: dict[str, int] = field(default_factory=dict)
 
     def submitted(self, sample: VerifiedSample) -> None:
-        """Take in a sample of SPOL."""
-        if sample.number > self.answered.get(sample.writer.id, 0):
-            self.waiting[sample.writer.id, sample.number] = sample
+        """Take in a sample of SPOL. Raises `RefusedError` (`component.flood`) if too many of its writer wait."""
+        writer = sample.writer.id
+        if sample.number <= self.answered.get(writer, 0):
+            return
+        if sum(component == writer for component, _ in self.waiting) >= SPECIFIED_WAITING:
+            raise RefusedError("component.flood", f"{SPECIFIED_WAITING} policies of `{writer}` wait", component=writer)
+        self.waiting[writer, sample.number] = sample
 
     def followed(self, plan: ReconfigurationPlan) -> None:
         """Take in a plan of CONF."""
