@@ -157,6 +157,11 @@ async def test_policies_are_replaced_and_withdrawn(w: Domain) -> None:
         with pytest.raises(RefusedError) as caught:
             await w.done(psp.withdraw("unknown"))
         assert caught.value.fields["reason"] == "specification.unknown"
+        # A policy that is in force already reconfigures nobody.
+        number = pap.registry.number
+        changed = CEDAR.replace(b"> 3", b"> 5")
+        assert (await w.done(psp.specify("accounts", changed, PolicyLanguage.CEDAR))).policy == "bank-2"
+        assert pap.registry.number == number
         # An identity is never given again.
         assert (await w.done(psp.specify("more", TEXT, PolicyLanguage.TEXT))).policy == "bank-3"
 
@@ -241,6 +246,7 @@ async def test_policies_that_wait_are_bounded(w: Domain) -> None:
         assert len(pap.book.waiting) == SPECIFIED_WAITING
         assert w.codes == ["component.flood", "component.flood"]
         assert (await w.done(asked_for[0])).policy == "bank-2"
+        assert (await w.done(asked_for[1])).policy == "bank-3"
     results = await asyncio.gather(*asked_for, return_exceptions=True)
     assert isinstance(results[-1], RefusedError)
 

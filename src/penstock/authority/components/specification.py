@@ -7,7 +7,7 @@ A PAP with rules (`PolicyAdministration`) decides about each policy in turn. (1)
 policies. (2) The policy is compiled to XACML, and gets its identity, which is the domain's name and a number, and its
 change time. (3) It decides about nothing but the resource types of the rule. (4) The decision roles of the rule get it
 by a reconfiguration. When all have applied it, the PSP learns the base time. A policy of the same author and name
-replaces the earlier one and keeps its identity.
+replaces the earlier one and keeps its identity. If nothing changes, nobody is reconfigured.
 
 Redundant PAPs agree: only the owner of CONF plans, and its plan on CONF says which policy it is about. Each PAP knows
 from SPOL, CONF and APOL what is left to do, and goes on where another one stopped.
@@ -71,6 +71,11 @@ class PolicyLanguage(StrEnum):
     XACML = "xacml"
     TEXT = "text"
     CEDAR = "cedar"
+
+    @classmethod
+    def of(cls, form: PolicyForm) -> "PolicyLanguage":
+        """Return the language of a form."""
+        return next(one for one in cls if form in _FORMS[one])
 
 
 _FORMS: Final[Mapping[str, tuple[PolicyForm, ...]]] = {
@@ -235,6 +240,18 @@ class SpecificationBook:
         entry = SpecifiedEntry(principal, specified.name, sample.writer.id, sample.number, identity)
         return roles, entry
 
+    def unchanged(self, sample: VerifiedSample, table: Mapping[str, RoleConfiguration]) -> str | None:
+        """Return the identity of a policy that is in force just as it is specified again. Raises as `plan`."""
+        specified, rule = sample.record, self.rules.get(sample.writer.role_name)
+        if not isinstance(specified, SpecifiedPolicy) or not specified.text or rule is None:
+            return None
+        identity = self.identities.get((str(sample.writer.principal), specified.name))
+        known = [one for role in rule.decided_by if role in table for one in table[role].policies if one.id == identity]
+        if identity is None or len(known) != len(rule.decided_by):
+            return None
+        same = all(self._compiled(specified, rule, identity, one.revision) == one.text for one in known)
+        return identity if same else None
+
     def _new_identity(self, table: Mapping[str, RoleConfiguration], number: int) -> str:
         """Return an identity that no policy of the domain has or had: configuration numbers are used once."""
         taken = {one.id for row in table.values() for one in row.policies} | {*self.identities.values()}
@@ -330,17 +347,21 @@ class PolicyAdministration(AdministrationComponent):
 
     async def _work(self) -> None:
         await super()._work()
+        await self._tell()  # then the next policy of the same component can be planned
         while samples := [*self.book.unplanned()]:
             for sample in samples:
                 await self._plan(sample)
             await super()._work()  # what nobody has to apply is applied
             await self._tell()
-        await self._tell()
 
     async def _plan(self, sample: VerifiedSample) -> None:
         """Announce the reconfiguration with a specified policy, or refuse the policy."""
         number, now = self.registry.number + 1, self.now()
         try:
+            same = self.book.unchanged(sample, self.registry.table)
+            if same is not None:
+                await self._answer(PolicyApplied(self.settings.domain, sample.writer.id, sample.number, same, now))
+                return
             roles, entry = self.book.plan(sample, self.registry.table, number, now)
             await self._commit(ReconfigurationPlan(number, now + self.settings.notice, roles, specified=entry))  # (4)
         except PenstockError as error:
