@@ -72,11 +72,6 @@ class PolicyLanguage(StrEnum):
     TEXT = "text"
     CEDAR = "cedar"
 
-    @classmethod
-    def of(cls, form: PolicyForm) -> "PolicyLanguage":
-        """Return the language of a form."""
-        return next(one for one in cls if form in _FORMS[one])
-
 
 _FORMS: Final[Mapping[str, tuple[PolicyForm, ...]]] = {
     PolicyLanguage.XACML: (PolicyForm.XML, PolicyForm.JSON),
