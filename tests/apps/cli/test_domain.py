@@ -250,3 +250,15 @@ def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path)
     ran = penstock("component", "ask", "bank/bank.toml", "atm", *loan, "--timeout", "60s")
     assert (ran.status, ran.err) == (0, "")
     assert "bank-2" in ran.out  # the identity that the PAP has given it
+
+
+@pytest.mark.long
+def test_each_component_can_have_a_process_of_its_own(penstock: Shell, bank: Path, server: NatsServer) -> None:
+    plan = bank.parent / "partner" / "partner.toml"
+    fabric = f'[fabric.nats]\nservers = ["{server.url}"]\n\n[levels]'
+    plan.write_text(plan.read_text().replace("[levels]", fabric))
+    with running("domain", "up", "partner/partner.toml", "--processes") as started:
+        for _ in range(3):
+            started.until("joined")
+        shown = penstock.ok("domain", "show", "partner/partner.toml", "-o", "json").json
+        assert (len(shown["components"]), shown["absent"]) == (2, [])

@@ -24,6 +24,7 @@ from penstock.fabric.tasks import waited_for
 
 #: turns of the event loop after which components in one process know of each other
 _TURNS: Final = 200
+_PROGRAM: Final = "from penstock.apps.cli.main import main; main()"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -114,7 +115,7 @@ async def host_in_processes(loaded: LoadedPlan, passphrase_file: str | None, sta
 
     async def run() -> None:
         for id_ in loaded.plan.components:
-            command = (sys.executable, "-m", "penstock.apps.cli.main", "component", "up", *more, loaded.path, id_)
+            command = (sys.executable, "-c", _PROGRAM, "component", "up", *more, loaded.path, id_)
             children.append(await asyncio.create_subprocess_exec(*command))
             started(id_)
         await asyncio.gather(*(child.wait() for child in children))
