@@ -145,6 +145,17 @@ def _referred(loaded: LoadedPlan, root: Root, seen: set[str]) -> Iterable[Root]:
             yield from _referred(loaded, member, seen)
 
 
+def _topic_secret(loaded: LoadedPlan) -> bytes:
+    """Return the secret of topic keys. Raises `MalformedError` (`plan.value`), `FailedError` (`file.*`)."""
+    if not loaded.plan.topic_secret:
+        return b""
+    try:
+        return bytes.fromhex(read_file(str(loaded.folder / loaded.plan.topic_secret)).decode())
+    except ValueError:
+        hint = "let `penstock domain new-keys` make it"
+        raise MalformedError("plan.value", "`topic_secret` does not name a file with a secret", hint=hint) from None
+
+
 def administration_settings(loaded: LoadedPlan, id_: str = "pap", strength: int = 0) -> AdministrationSettings:
     """Return the settings of a PAP. Raises `MalformedError` (`plan.missing`) for a file without roles."""
     if loaded.roles is None:
@@ -168,6 +179,7 @@ def administration_settings(loaded: LoadedPlan, id_: str = "pap", strength: int 
         levels=plan.levels,
         strength=strength,
         patience=plan.apply_within,
+        topic_secret=_topic_secret(loaded),
     )
 
 

@@ -36,6 +36,7 @@ from penstock.authority.components.domain_plan import (
     read_domain_plan,
 )
 from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
+from penstock.authority.components.topic_keys import TOPIC_SECRET_BYTES
 from penstock.authority.components.topics import ComponentKind, TopicInstance
 from penstock.codec.sexp import parse_canonical
 from penstock.crypto import PublicKey, SigningKey, new_key, private_key_to_sexp, read_key
@@ -133,7 +134,8 @@ class _NewKeys:
 def new_keys(session: CommandSession, options: _NewKeys) -> CommandAnswer:
     """Make the keys that components in FILE lack, and remember each principal under its component's id.
 
-    The names are written to the file that `names` in FILE names. Keys that exist are not changed.
+    The names are written to the file that `names` in FILE names. Keys that exist are not changed. If FILE names a
+    `topic_secret` that does not exist, it is made too.
     """
     data = read_bytes(options.file)
     with within(options.file):
@@ -157,8 +159,15 @@ def new_keys(session: CommandSession, options: _NewKeys) -> CommandAnswer:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(str(file), as_text(private_key_to_sexp(made)), mode=SECRET, for_key=True)
         found.append({"component": one.id, "file": str(file), "principal": str(principal), "new": made is not None})
+    secret = folder / plan.topic_secret
+    new_secret = bool(plan.topic_secret) and not secret.exists()
+    if new_secret and not options.dry_run:
+        secret.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(str(secret), session.random(TOPIC_SECRET_BYTES).hex().encode() + b"\n", mode=SECRET)
     done = "would write" if options.dry_run else "wrote"
     shown = [f"{done if one['new'] else 'kept'} {one['file']}  {one['principal']}" for one in found]
+    if plan.topic_secret:
+        shown.append(f"{done if new_secret else 'kept'} {secret}")
     return CommandAnswer({"keys": found, "written": not options.dry_run}, shown)
 
 

@@ -53,7 +53,17 @@ PLAN_NAMING: Final = NameErrors(
 _KEYS: Final = frozenset(
     (
         *("name", "administrators", "names", "role_policy", "policies", "mappings"),
-        *("levels", "fabric", "partners", "apply_within", "roles", "appointments", "sources", "components"),
+        *(
+            "levels",
+            "fabric",
+            "partners",
+            "apply_within",
+            "topic_secret",
+            "roles",
+            "appointments",
+            "sources",
+            "components",
+        ),
     )
 )
 EXAMPLE: Final = """\
@@ -67,6 +77,7 @@ role_policy = "bank.roles"        # who can take which role
 policies = ["policies/*.policy"]  # what decision points decide by, in XML, JSON or text form
 # mappings = ["partner.mapping"]  # signed tables of what other domains' attributes mean here
 # apply_within = 10               # seconds in which a component applies a change, or loses its role
+# topic_secret = "keys/topics.secret"  # a file that only PAPs have: with it, topics are sealed to their readers
 
 [levels]
 latency = [0.05, 0.5, 5]          # seconds: LB1, LB2 and LB3
@@ -257,6 +268,8 @@ class DomainPlan:
     levels: TopicLevels = field(default_factory=TopicLevels)
     #: seconds after the expected time within which a component applies a reconfiguration, or loses its role
     apply_within: float = 10.0
+    #: the file with the secret from which PAPs derive topic keys; without one, topics are not sealed
+    topic_secret: str = ""
     #: the table that says where topics are; `penstock.apps` reads it
     fabric: Mapping[str, object] = field(default_factory=dict)
     #: the administrators of other domains, by the name that the role policy uses
@@ -309,6 +322,7 @@ def read_domain_plan(data: str | bytes) -> DomainPlan:
         mappings=PLAN_FILE.texts("mappings", table.get("mappings", [])),
         levels=_read_levels(PLAN_FILE.table("levels", table.get("levels", {}))),
         apply_within=_seconds("apply_within", table.get("apply_within", 10.0)),
+        topic_secret=PLAN_FILE.text("topic_secret", table["topic_secret"]) if "topic_secret" in table else "",
         fabric=MappingProxyType(PLAN_FILE.table("fabric", table.get("fabric", {}))),
         partners={
             name: PLAN_FILE.some(f"partners.{name}", PLAN_FILE.texts(f"partners.{name}", those))

@@ -32,7 +32,7 @@ from penstock.fabric import RandomBytes
 _MARK: Final = b"\xff\xff"
 _NUMBER: Final = 8
 _HEADER: Final = len(_MARK) + _NUMBER + NONCE_BYTES
-_SECRET_BYTES: Final = 32
+TOPIC_SECRET_BYTES: Final = 32
 #: topics whose keys do not change, because those who hold them read no reconfigurations
 _FIXED: Final = (f"{TopicKind.SPOL}_1", f"{TopicKind.APOL}_1")
 FIXED_NUMBER: Final = 0
@@ -175,8 +175,8 @@ class DerivedTopicKeys(TopicKeys):
     """All keys of a domain, for its PAPs. Raises `MalformedError` (`component.settings`) for a short secret."""
 
     def __init__(self, domain: str, secret: bytes) -> None:
-        if len(secret) != _SECRET_BYTES:
-            raise MalformedError("component.settings", f"the secret of a domain has {_SECRET_BYTES} bytes")
+        if len(secret) != TOPIC_SECRET_BYTES:
+            raise MalformedError("component.settings", f"the secret of a domain has {TOPIC_SECRET_BYTES} bytes")
         self._secret = secret
         super().__init__(domain, self.key)
 
@@ -186,7 +186,7 @@ class DerivedTopicKeys(TopicKeys):
     def key(self, topic: str, number: int) -> bytes:
         """Return the key of a topic from a configuration number on."""
         about = f"penstock topic key 1\0{self._domain}/{topic}\0{number}".encode()
-        return expand(self._secret, about, _SECRET_BYTES)
+        return expand(self._secret, about, TOPIC_SECRET_BYTES)
 
     def keys_of(self, topics: Iterable[str], numbers: Iterable[int]) -> dict[int, dict[str, bytes]]:
         """Return the keys of these topics under each of the numbers, as a component gets them."""
