@@ -22,7 +22,6 @@ from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.decisions.secondary_point import MAX_AGE
 from penstock.authority.decisions.updates import UpdateTopics, UpdateWatch, concerns
-from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.errors import PenstockError
 from penstock.fabric import Fabric
 from penstock.fabric.tasks import in_background
@@ -68,7 +67,7 @@ class BrokerPoints:
         self._changed: set[Principal] = set()
         self._tell: Callable[[frozenset[Principal]], None] | None = None
         self._problem = ""
-        self._updates = UpdateWatch(AUTHORITY_LIMITS.recycling_points, MAX_AGE)
+        self._updates = UpdateWatch(MAX_AGE)
 
     async def prepare(self, principal: Principal, right: Right, name: TypeName) -> None:
         """Ask about a request before it is decided, if nothing is known."""

@@ -33,7 +33,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from penstock.authority.decisions.messages import TEXT, AccessAnswer, PolicyRevision
 from penstock.authority.decisions.questions import AccessQuestion
-from penstock.authority.limits import ANSWER_BYTES, ANSWER_POLICIES, UPDATE_CHANGES
+from penstock.authority.limits import ANSWER_BYTES, ANSWER_POLICIES, AUTHORITY_LIMITS, UPDATE_CHANGES, AuthorityLimits
 from penstock.codec.sexp import OMITTED, Named, parse_canonical
 from penstock.crypto import Signer
 from penstock.errors import LimitError
@@ -373,8 +373,8 @@ class UpdateFollower:
 class UpdateWatch:
     """Follows the updates of the points that answered, for those who ask again when an answer may have changed."""
 
-    def __init__(self, points: int, max_age: float) -> None:
-        self._most = points
+    def __init__(self, max_age: float, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
+        self._most = limits.recycling_points
         self._max_age = max_age
         #: those that answered last are last
         self._followers: dict[Principal, UpdateFollower] = {}
