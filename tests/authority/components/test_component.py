@@ -1,6 +1,7 @@
 """Components join, write, read, are reconfigured and leave, on a fabric in memory with a clock that tests move."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Final
@@ -32,6 +33,7 @@ from penstock.authority.components.samples import (
     Configuration,
     DecisionReply,
     DecisionRequest,
+    JoinRequest,
     PolicyApplied,
     Reconfiguration,
     RequiredNames,
@@ -312,6 +314,40 @@ def changed_certificate(certificate: ComponentCertificate, **changed: Any) -> Co
 
 
 @world
+async def test_a_reply_to_another_component_is_refused(w: World) -> None:
+    async with (
+        w.pap(*NAMES, ("pep2", "ER(1)")),
+        w.component("pep1", "ER(1)") as pep,
+        w.component("pdp1", "DR(1)") as pdp,
+    ):
+        # A genuine reply to `pep2`, which somebody writes again where `pep1` reads.
+        reply = DecisionReply("bank", "pep2", 7, QUESTION.digest, AnswerEffect.PERMIT)
+        now = w.clock.now()
+        sample = ComponentSample("bank", "DREP_1", "pdp1", 1, now, 1, reply)
+        async with await w.fabric.publisher("bank-DREP_1", instance="pep1") as publisher:
+            data = sample_bytes(sample, pdp.configuration.certificate, key_of("pdp1"))
+            await publisher.publish(data, key=sample_key(sample))
+        await w.settle()
+        assert (pep.seen, w.codes) == ([], ["component.misdirected"])
+
+
+@world
+async def test_a_request_to_join_that_cannot_be_read_does_not_stop_a_pap(w: World) -> None:
+    async with w.pap(*NAMES) as p:
+        requests = [JoinRequest(STRANGER.public.raw, "PEP", role) for role in ("ER(--1)", "ER(1", "ER(\u00b2)")]
+        for number, request in enumerate(requests):
+            await w.forge("JOIN_1", request, STRANGER, b"", id="other", number=number, configuration=0)
+        assert [error.fields["reason"] for error in w.notes] == ["component.role"] * 3
+        # Nor does one that finds a fault.
+        admit = p.registry._admit
+        p.registry._admit = lambda sample, *more: 1 / 0 if sample.id == "other" else admit(sample, *more)
+        await w.forge("JOIN_1", requests[0], STRANGER, b"", id="other", number=9, configuration=0)
+        assert w.notes[-1].fields["reason"] == "component.sample"
+        async with w.component("pep1", "ER(1)"):
+            assert [*p.registry.members] == ["pep1"]
+
+
+@world
 async def test_a_copy_is_refused(w: World) -> None:
     async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
         sample = await pep.write(TopicKind.DREQ, REQUEST)
@@ -526,7 +562,11 @@ async def test_an_apply_time_before_the_expected_time_is_refused(w: World) -> No
         await w.forge(
             "APDP_1", AppliedTime(2, expected - 0.5), key_of("pdp1"), pdp.configuration.certificate, id="pdp1"
         )
-        assert w.codes == ["component.apply-time"]
+        later = round(w.clock.now() * 1e6)
+        for number, time in enumerate((math.nan, math.inf, w.clock.now() + 5), later + 1):
+            wrong = AppliedTime(2, time)
+            await w.forge("APDP_1", wrong, key_of("pdp1"), pdp.configuration.certificate, id="pdp1", number=number)
+        assert w.codes == ["component.apply-time"] * 4
         assert p.registry.progress[2].waiting == {"pdp1"}
         await w.clock.advance(2)
 

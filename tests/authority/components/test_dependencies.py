@@ -25,7 +25,7 @@ from penstock.authority.components.dependencies import (
 )
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion, facts_of
 from penstock.errors import EvaluationError, MalformedError
-from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining import POLICY_ALGORITHMS, POLICY_COMBINING, RULE_ALGORITHMS, RULE_COMBINING
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import STRING, Value
@@ -40,6 +40,7 @@ from penstock.policy.language.policies import (
     Root,
     Rule,
     RuleEffect,
+    Target,
     apply,
     function_of,
 )
@@ -259,6 +260,18 @@ class _Told(Repository):
 
 
 known_values = st.fixed_dictionaries({name: st.lists(st.sampled_from("pq"), max_size=2) for name in ATTRIBUTES})
+
+
+def test_a_target_that_fails_is_enough_for_only_one_applicable() -> None:
+    def equal(attribute: Designator, word: str) -> Target:
+        return (((Match(function_of(f"{V1}string-equal"), word, STRING, attribute),),),)
+
+    kind = Designator(RESOURCE, RESOURCE_TYPE, STRING)
+    rule = Rule("r", RuleEffect.PERMIT, equal(kind, "account"))
+    one = Policy("p", "1.0", RULE_COMBINING["deny-overrides"], (rule,), equal(DESIGNATED[0], "p"))
+    for algorithm, actions in (("deny-overrides", {"account/*"}), ("only-one-applicable", {"*/*"})):
+        root = PolicySet("s", "1.0", POLICY_COMBINING[algorithm], (one,))
+        assert PolicyNeeds([root], Repository([])).actions == actions
 
 
 @given(policies | sets, policies, known_values)

@@ -14,8 +14,15 @@ from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.components.information import InformationComponent
 from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
 from penstock.authority.components.registry import AdministrationSettings
-from penstock.authority.components.samples import AttributeQuery, PolicyText, RequiredNames, RoleConfiguration
+from penstock.authority.components.samples import (
+    AttributeQuery,
+    DecisionReply,
+    PolicyText,
+    RequiredNames,
+    RoleConfiguration,
+)
 from penstock.authority.components.topics import TopicInstance, TopicKind, TopicLevels
+from penstock.authority.components.verification import VerifiedSample
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
@@ -240,6 +247,33 @@ def test_nobody_answers() -> None:
                 await waiting
             with pytest.raises(RefusedError, match=r"component\.not-joined"):
                 await pep.decide(question())
+
+    run(scenario)
+
+
+def test_a_wrong_reply_that_is_quicker_than_the_acknowledgement_spoils_nothing() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, ("pdp2", "DR(1)"), DR=role("DR", policies=(LOOK,))) as made:
+            hostile = await made.pdp("pdp2")
+            await made.pdp()
+            pep = await made.pep()
+
+            async def lie(request: VerifiedSample, asked: AccessQuestion) -> None:
+                del asked
+                reply = DecisionReply("bank", "pep1", request.number, bytes(32), P)
+                await hostile.write(TopicKind.DREP, reply, under=request)
+
+            hostile._decide = lie  # type: ignore[method-assign]
+            publisher = pep._publishers[TopicInstance(TopicKind.DREQ)]
+            publish = publisher.publish
+
+            async def slow(data: bytes, **named: Any) -> None:
+                await publish(data, **named)
+                await settle()
+
+            publisher.publish = slow  # type: ignore[method-assign]
+            assert (await pep.decide(question())).effect is P
+            assert [note.code for note in made.notes] == ["pep.unasked"]
 
     run(scenario)
 

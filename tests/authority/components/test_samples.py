@@ -218,6 +218,10 @@ def test_junk_is_malformed(junk: bytes) -> None:
         sample("DREP_1", DecisionReply("bank", "pep1", 1, b"", AnswerEffect.INDETERMINATE)),
         sample("DREP_1", DecisionReply("bank", "pep1", 1, b"", AnswerEffect.PERMIT, status="pdp.failed")),
         sample("IREP_1", InformationReply("bank", "p", 1, (InformationField("", "", "", "", [float("inf")], 1.0),))),
+        *(
+            sample("DREP_1", DecisionReply("bank", "p", 1, b"", AnswerEffect.PERMIT, (SampleRevision("", "", time),)))
+            for time in (float("nan"), float("inf"), 1e12, -1.0)
+        ),
     ],
 )  # fmt: skip
 def test_fields_that_do_not_fit_are_refused(wrong: ComponentSample) -> None:

@@ -11,7 +11,7 @@ from tests.policy.kit import NOW
 from penstock.authority.components.component import ComponentSettings
 from penstock.authority.components.decision import DecisionComponent
 from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.samples import PolicyApplied
+from penstock.authority.components.samples import PolicyApplied, SpecifiedPolicy
 from penstock.authority.components.specification import (
     SPECIFIED_POLICIES,
     SPECIFIED_WAITING,
@@ -23,10 +23,12 @@ from penstock.authority.components.specification import (
 )
 from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.errors import RefusedError
+from penstock.fabric.port import LEASE
 from penstock.fabric.tasks import waited_for
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.syntax.forms import read_root
+from penstock.roles.engine import SetFact
 
 NAMES: Final = (("psp1", "SR(1)"), ("psp2", "SR(2)"), ("pdp1", "DR(1)"), ("pep1", "ER(1)"))
 RULES: Final = {"SR(1)": SpecificationRule(("DR(1)",), frozenset({"account", "loan"}))}
@@ -220,6 +222,40 @@ async def test_who_leaves_learns_nothing_more(w: Domain) -> None:
         await psp.close()
         with pytest.raises(RefusedError, match=r"component\.not-joined"):
             await waiting
+
+
+@domain
+async def test_a_psp_whose_role_has_ended_specifies_nothing(w: Domain) -> None:
+    async with w.administration() as pap:
+        psp = w.psp()
+        await psp.join()
+        certificate = psp.configuration.certificate  # type: ignore[union-attr]  # it has joined
+        await psp.leave()
+        await w.settle()
+        await w.clock.advance(1)
+        policy = SpecifiedPolicy("accounts", "cedar", CEDAR)
+        await w.forge("SPOL_1", policy, key_of("psp1"), certificate, id="psp1")
+        assert (w.codes, pap.registry.number, pap.book.waiting) == (["component.withdrawn"], 1, {})
+        # A PAP that starts later does not believe it either.
+    async with w.administration("pap2") as other:
+        await w.clock.advance(LEASE + 1)
+        await w.settle()
+        assert (other.registry.number, other.book.waiting) == (1, {})
+
+
+@domain
+async def test_a_policy_of_a_role_that_ends_before_it_is_planned_is_refused(w: Domain) -> None:
+    async with w.administration() as pap, w.pdp(), w.psp() as psp:
+        first = waited_for(psp.specify("accounts", CEDAR, PolicyLanguage.CEDAR))
+        second = waited_for(psp.specify("more", TEXT, PolicyLanguage.TEXT))
+        await w.settle()
+        assert len(pap.book.waiting) == 2
+        await pap.change_roles([SetFact("admitted", False, (str(key_of("psp1").principal), "SR", 1))])
+        assert (await w.done(first)).policy == "bank-2"
+        with pytest.raises(RefusedError) as caught:
+            await w.done(second)
+        assert caught.value.fields["reason"] == "component.withdrawn"
+        assert [one.id for one in pap.registry.table["DR(1)"].policies] == ["bank-2"]
 
 
 @domain

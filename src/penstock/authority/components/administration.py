@@ -281,6 +281,8 @@ class AdministrationComponent:
             self.registry.follow(content, time)
         elif isinstance(content, Withdrawal):
             self.registry.announced(content.records)
+            for component, record in content.records.items():
+                self._verifier.end(component, record)
         elif isinstance(content, BaseTime):
             self.registry.finish(content.number, content.time)
 
@@ -289,6 +291,9 @@ class AdministrationComponent:
         found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
         record = found.record
         if isinstance(record, AppliedTime):
+            if not record.time <= found.time:
+                message = f"`{found.writer.id}` says that it will apply reconfiguration {record.number} later"
+                raise RefusedError("component.apply-time", message, component=found.writer.id)
             self.registry.applied(found.writer.id, record.number, record.time)
         elif isinstance(record, Departure):
             self._changes.append(EndSession(found.writer.record))
@@ -359,7 +364,11 @@ class AdministrationComponent:
             self._changes.remove(change)
         # Newcomers.
         for join in list(registry.waiting.values()):
-            answer = registry.answer(join, self._key, self.now(), self._random)
+            try:
+                answer = registry.answer(join, self._key, self.now(), self._random)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the others must be answered
+                report(f"component {self.settings.id}", error)
+                answer = registry.refusal(join, "component.sample")
             if answer.refusal:
                 self._note(
                     RefusedError(

@@ -534,6 +534,12 @@ class Component:
             configuration = timeline.kept(found.written_under)
             if configuration is None:
                 raise RefusedError("component.old-configuration", "a reply belongs to no configuration that is kept")
+            if isinstance(record, DecisionReply | InformationReply) and (record.domain, record.id) != (
+                self.settings.domain,
+                self.settings.id,
+            ):
+                # Anybody can write a genuine reply again, where another component reads.
+                raise RefusedError("component.misdirected", f"a reply to `{record.id[:40]}` is not for this component")
             await self.received(replace(found, configuration=configuration))
         else:
             await self.received(found)

@@ -228,7 +228,10 @@ class EnforcementComponent(RequestingComponent):
                 self._pending.add(number, asked, asked.soon)
         early, asked.early = asked.early, []
         for reply in early:
-            self._take(asked, reply)
+            try:
+                self._take(asked, reply)
+            except PenstockError as error:  # of one replier; the others' replies count
+                self._refuse(error)
 
     async def _ask_again(self, asked: _Asked) -> None:
         try:

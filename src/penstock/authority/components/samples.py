@@ -59,6 +59,8 @@ from penstock.fabric.limits import FABRIC_BYTES
 PLANS_KEY: Final = "plans"
 WITHDRAWALS_KEY: Final = "withdrawals"
 _SIGNATURE: Final = 64
+#: seconds of the year 10000: no date is so late
+_LAST_DATE: Final = 253_402_300_800
 _LENGTH: Final = struct.Struct(">H")
 _PREFIX: Final = b"penstock component sample 1\0"
 
@@ -311,9 +313,11 @@ class DecisionReply(_Content, frozen=True, tag="drep"):
     advice: tuple[SampleDuty, ...] = ()
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` for an Indeterminate without a status, or a status without."""
+        """Raise `MalformedError` for an Indeterminate without a status, a status without, or a wrong change time."""
         if bool(self.status) is not (self.effect is AnswerEffect.INDETERMINATE):
             raise _malformed("exactly the replies that are Indeterminate have a status")
+        if not all(0 <= one.changed < _LAST_DATE for one in self.rests_on):
+            raise _malformed("a change time is out of range")
 
 
 class AttributeQuery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

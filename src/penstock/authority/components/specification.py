@@ -353,11 +353,13 @@ class PolicyAdministration(AdministrationComponent):
         """Announce the reconfiguration with a specified policy, or refuse the policy."""
         number, now = self.registry.number + 1, self.now()
         try:
+            self._verifier.check(sample)  # its role may have ended while the policy waited
             same = self.book.unchanged(sample, self.registry.table)
             if same is not None:
                 await self._answer(PolicyApplied(self.settings.domain, sample.writer.id, sample.number, same, now))
                 return
             roles, entry = self.book.plan(sample, self.registry.table, number, now)
+            self.registry.check_size(roles)
             await self._commit(ReconfigurationPlan(number, now + self.settings.notice, roles, specified=entry))  # (4)
         except PenstockError as error:
             if error.code == "fabric.not-owner":

@@ -108,7 +108,7 @@ def parse_role(written: str) -> tuple[str, tuple[str | int, ...]]:
     for part in filter(None, map(str.strip, rest[:-1].split(","))):
         if len(part) > 1 and part[0] == part[-1] == "'":
             arguments.append(part[1:-1])
-        elif part.isascii() and part.lstrip("-").isdigit() and len(part) < 19:  # within 64 bits
+        elif part.isascii() and part.removeprefix("-").isdigit() and len(part) < 19:  # within 64 bits
             arguments.append(int(part))
         else:
             raise wrong

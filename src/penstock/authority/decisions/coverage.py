@@ -28,8 +28,8 @@ Coverage: TypeAlias = frozenset[KeyChoice] | None
 
 _PART_BYTES: Final = 16
 _KEPT_TEXT: Final = 512
-#: algorithms for which nothing is applicable if no member is
-PLAIN_ALGORITHMS: Final = ("deny-overrides", "permit-overrides", "first-applicable", "only-one-applicable")
+#: algorithms for which nothing is applicable if no member is. With only-one-applicable, a target that fails is enough
+PLAIN_ALGORITHMS: Final = ("deny-overrides", "permit-overrides", "first-applicable")
 
 
 def _part(*texts: str) -> str:
