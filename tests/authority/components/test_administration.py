@@ -167,10 +167,10 @@ def test_paps_agree(steps: list[tuple[str, str]]) -> None:
     asyncio.run(whole())
 
 
-def run(test: Any) -> None:
+def run(test: Any, patience: float = 60) -> None:
     async def whole() -> None:
         clock, notes = ManualClock(), list[PenstockError]()
-        async with asyncio.timeout(60), memory_fabric(clock) as fabric:
+        async with asyncio.timeout(patience), memory_fabric(clock) as fabric:
             await test(fabric, clock, notes)
 
     asyncio.run(whole())
@@ -229,12 +229,14 @@ def test_a_role_ends_when_its_time_is_over() -> None:
 
 
 @pytest.mark.long
-def test_the_components_of_table_5_join_one_domain() -> None:
+@pytest.mark.parametrize("secret", [b"", bytes(32)], ids=["signed", "sealed"])
+def test_the_components_of_table_5_join_one_domain(secret: bytes) -> None:
     kinds = (("pep", "ER(1)", 478), ("pdp", "DR(1)", 285), ("pip", "IR(1)", 187), ("plp", "LR(1)", 93))
     names = [(f"{kind}{number}", role) for kind, role, many in kinds for number in range(many)]
 
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
-        async with pap(fabric, administration(*names, ("leaver", "ER(1)")), clock, note=notes.append) as p:
+        chosen = administration(*names, ("leaver", "ER(1)"), topic_secret=secret)
+        async with pap(fabric, chosen, clock, note=notes.append) as p:
             components = [recorder(fabric, name, role, clock) for name, role in names]
             leaver = recorder(fabric, "leaver", "ER(1)", clock)
             strangers = [recorder(fabric, f"stranger{number}", "DR(1)", clock) for number in range(2)]
@@ -250,7 +252,8 @@ def test_the_components_of_table_5_join_one_domain() -> None:
             await clock.advance(1.1)
             await p.base_time(number)
             assert {one.number for one in components} == {2}
+            assert {one._keys is not None for one in components} == {bool(secret)}
             for one in components:
                 await one.close()
 
-    run(test)
+    run(test, patience=600)
