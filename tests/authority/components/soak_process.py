@@ -1,0 +1,123 @@
+"""A component of `test_soak` as a process: `NAME ROLE URL FILE`. It writes what happens to FILE, as lines of JSON.
+
+It joins, joins again when it has lost its role, and leaves on SIGTERM. A PEP asks all the time.
+"""
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.authority.components.kit import KINDS, PAP_KEY, SECOND_PAP_KEY, key_of
+
+from penstock.authority.components.component import Component, ComponentSettings
+from penstock.authority.components.decision import DecisionComponent
+from penstock.authority.components.enforcement import EnforcementComponent
+from penstock.authority.components.information import InformationComponent
+from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
+from penstock.authority.components.samples import AttributeQuery
+from penstock.authority.components.topics import ComponentKind, TopicLevels
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.errors import PenstockError
+from penstock.fabric import Fabric, SystemClock
+from penstock.fabric.nats import NatsFabric
+from penstock.fabric.tasks import waited_for
+
+PREFIX: Final = "soak"
+LEVELS: Final = TopicLevels(lease=6.0)
+#: users are `u0`, `u1`, …, and each one's number is its rank
+USERS: Final = 8
+
+
+async def rank(query: AttributeQuery) -> Mapping[str, object]:
+    """Return what a PIP knows of a user."""
+    return {"rank": int(query.id[1:])}
+
+
+class SoakProcess:
+    """One component, again and again, until it is to leave."""
+
+    def __init__(self, name: str, role: str, path: str) -> None:
+        self.name, self.role = name, role
+        self.lines = Path(path).open("a", buffering=1, encoding="utf-8")  # noqa: SIM115  # until the process ends
+        self.random = random.Random(path)  # noqa: S311  # a choice of questions
+        self.over = asyncio.Event()
+
+    def say(self, what: str, **fields: object) -> None:
+        """Write a line."""
+        self.lines.write(json.dumps({"what": what, "time": time.time(), **fields}) + "\n")
+
+    def note(self, error: PenstockError) -> None:
+        """Record a report; a component without its role is over."""
+        self.say("note", code=error.code)
+        if error.code == "component.role-lost":
+            self.over.set()
+
+    def component(self, fabric: Fabric) -> Component:
+        """Return the component, which has not joined."""
+        kind, administrators = KINDS[self.role[:2]], frozenset({PAP_KEY.principal, SECOND_PAP_KEY.principal})
+        settings = ComponentSettings(
+            domain="bank", id=self.name, kind=kind, role=self.role, administrators=administrators, levels=LEVELS
+        )
+        named: dict[str, Any] = {"note": self.note}
+        if kind is ComponentKind.PIP:
+            source = FunctionAttributes(rank, EntityTable("subject", "user", {"rank": "rank"}), SystemClock())
+            return InformationComponent(fabric, key_of(self.name), settings, sources=[source], **named)
+        kinds: dict[ComponentKind, type[Component]] = {
+            ComponentKind.PEP: EnforcementComponent,
+            ComponentKind.PDP: DecisionComponent,
+        }
+        return kinds.get(kind, Component)(fabric, key_of(self.name), settings, **named)
+
+    async def run(self, url: str) -> None:
+        """Join until this task is cancelled."""
+        async with await NatsFabric.connect(url, prefix=PREFIX) as fabric:
+            while True:
+                self.over.clear()
+                component = self.component(fabric)
+                self.say("joining")
+                try:
+                    await component.join()
+                except PenstockError as error:
+                    self.say("refused", code=error.fields.get("reason", error.code))
+                    return
+                self.say("joined")
+                asking = waited_for(self.ask(component)) if isinstance(component, EnforcementComponent) else None
+                try:
+                    await self.over.wait()
+                finally:
+                    if asking is not None:
+                        asking.cancel()
+                    await component.leave()
+
+    async def ask(self, point: EnforcementComponent) -> None:
+        """Ask all the time."""
+        while True:
+            user, action, asked = self.random.randrange(USERS), self.random.choice(("look", "withdraw")), time.time()
+            try:
+                decided = await point.decide(AccessQuestion.of(("user", f"u{user}"), action, ("account", "7")))
+                bases = [one.revision for answer in decided.answers for one in answer.value.rests_on]
+                self.say("decided", asked=asked, user=user, action=action, effect=decided.effect, revisions=bases)
+            except PenstockError as error:
+                self.say("undecided", code=error.code)
+            await asyncio.sleep(self.random.uniform(0.1, 0.6))
+
+
+async def main(name: str, role: str, url: str, path: str) -> None:
+    """Run until a signal comes."""
+    process = SoakProcess(name, role, path)
+    running = waited_for(process.run(url))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    await asyncio.wait((running,))
+    if not running.cancelled():
+        running.result()
+    process.say("left")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
