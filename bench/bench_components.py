@@ -7,37 +7,50 @@ points. The four parts of a response are shown as in the table. Then all answer,
 
 Over NATS and DDS, where each component is a process, a decision is compared with signed bytes of the same length that
 go the same way and are verified.
+
+Last, a component of the domain attacks the others, `RATE` samples for each second of processor time that the process of
+the enforcement point computes, which is a second by the clock where it is never interrupted. Windows with and without
+the attack come in pairs, in changing order. What counts are decisions per second of processor time of the honest
+components; on the embedded fabric this includes what the attacker's writing costs.
 """
 
 import asyncio
 import gc
+import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from importlib.util import find_spec
 from itertools import count, pairwise
 from pathlib import Path
 
+from bench_decisions_hostile import processor_time
 from components_parts import (
     DOMAIN,
     LEVELS,
     RAW,
     SIGNATURE,
+    Attacker,
     administration,
     connect,
     decision,
     enforcement,
+    key_of,
     memory,
     question,
+    table,
 )
 from harness import Result, at_least, at_most, observed
+from penstock.authority.components.administration import AdministrationComponent
 from penstock.authority.components.component import Component
 from penstock.authority.components.decision import DecisionComponent
 from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.components.samples import ComponentSample, DecisionReply, DecisionRequest, SampleContent
 from penstock.authority.components.topics import TopicKind, qos_of
 from penstock.authority.components.verification import VerifiedSample
+from penstock.authority.decisions.decision_point import quiet
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.fabric import Fabric, Sample
 from penstock.testing.nats import NatsServer
@@ -47,6 +60,8 @@ STEPS = (1, 200, 400, 600, 800, 888)
 ROUNDS, TURNS = 20, 20
 BURST = 64
 ALL_ANSWER = (10, 40, 160)
+#: hostile samples a second, pairs of windows, seconds of each, and questions that wait at a time
+RATE, PAIRS, WINDOW, TOGETHER = 500, 30, 0.2, 8
 Ask = Callable[[], Awaitable[object]]
 NUMBERS = count()
 
@@ -61,6 +76,13 @@ def run() -> list[Result]:
     if find_spec("cyclonedds") is not None:
         with ExitStack() as stack:
             results += asyncio.run(trips("DDS", f"dds://127.0.0.1/93?tag=bench{time.time_ns()}", stack))
+    return results + attacks()
+
+
+def attacks() -> list[Result]:
+    results = [asyncio.run(attacked_here())]
+    with ExitStack() as stack, NatsServer() as server:
+        results.append(asyncio.run(attacked_over_nats(server.url, stack)))
     return results
 
 
@@ -320,3 +342,99 @@ async def raw_ask(fabric: Fabric, size: int) -> Ask:
         await answered
 
     return ask
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A malicious component.
+
+Attack = Callable[[int], Awaitable[None]]
+
+
+async def attacked_here() -> Result:
+    """Measure on the embedded fabric, where all components are in this process."""
+    async with AsyncExitStack() as stack:
+        fabric = await stack.enter_async_context(memory())
+        owner = await stack.enter_async_context(administration(fabric, note=quiet))
+        point = decision(fabric, note=quiet)
+        await joined(stack, point)
+        pep = await ready_to_ask(stack, owner, fabric)
+        attacker = Attacker(fabric)
+        await attacker.start()
+        pairs = await in_pairs(pep, [os.getpid()], attacker.attack)
+        return under_attack("on the embedded fabric", pairs, (pep, point, owner))
+
+
+async def attacked_over_nats(url: str, processes: ExitStack) -> Result:
+    """Measure over NATS, where the decision point and the attacker have processes of their own."""
+    async with AsyncExitStack() as stack:
+        fabric = await stack.enter_async_context(await connect(url))
+        owner = await stack.enter_async_context(administration(fabric, note=quiet))
+        point = Part(processes, "components_parts.py", "quiet", url)
+        await asyncio.to_thread(point.hear)
+        pep = await ready_to_ask(stack, owner, await stack.enter_async_context(await connect(url)))
+        attacker = Part(processes, "components_parts.py", "attack", url)
+        await asyncio.to_thread(attacker.hear)
+
+        async def attack(many: int) -> None:
+            attacker.say(many)
+
+        pairs = await in_pairs(pep, [os.getpid(), point.pid], attack)
+        return under_attack("over NATS", pairs, (pep, owner))
+
+
+async def ready_to_ask(stack: AsyncExitStack, owner: AdministrationComponent, fabric: Fabric) -> EnforcementComponent:
+    """Return an enforcement point in a domain that has been reconfigured once: the attacker repeats that."""
+    pep = enforcement(fabric, note=quiet)
+    await joined(stack, pep)
+    await owner.base_time(await owner.reconfigure({"DR(1)": table()["DR(1)"]}))
+    return pep
+
+
+async def in_pairs(pep: EnforcementComponent, honest: list[int], attack: Attack) -> list[dict[bool, float]]:
+    """Return what a decision costs without and with the attack, pair by pair."""
+    await costs(pep, honest, attack)
+    pairs = []
+    for number in range(PAIRS):
+        order = (number % 2 == 0, number % 2 == 1)
+        pairs.append({attacked: await costs(pep, honest, attack if attacked else None) for attacked in order})
+    return pairs
+
+
+async def costs(pep: EnforcementComponent, honest: list[int], attack: Attack | None) -> float:
+    """Return the seconds of honest processors for a decision. Each must come from the honest decision point."""
+    honest_point = key_of("pdp").principal
+    began, before, decided = time.process_time(), processor_time(honest), 0
+
+    async def ask() -> None:
+        nonlocal decided
+        while time.process_time() < began + WINDOW:
+            found = await pep.decide(question())
+            if found.effect is not AnswerEffect.PERMIT or any(one.value.point != honest_point for one in found.answers):
+                raise RuntimeError("a decision that no decision point has made")
+            decided += 1
+
+    async def strike(attack: Attack) -> None:
+        sent = 0
+        while True:
+            due = round((time.process_time() - began) * RATE)
+            await attack(due - sent)
+            sent = due
+            await asyncio.sleep(0.002)
+
+    striking = None if attack is None else asyncio.ensure_future(strike(attack))
+    await asyncio.gather(*(ask() for _ in range(TOGETHER)))
+    if striking is not None:
+        striking.cancel()
+    return (processor_time(honest) - before) / decided
+
+
+def under_attack(
+    where: str, pairs: list[dict[bool, float]], refusing: tuple[Component | AdministrationComponent, ...]
+) -> Result:
+    peace, war = (statistics.median(pair[side] for pair in pairs) * 1e6 for side in (False, True))
+    ratio = statistics.median(pair[False] / pair[True] for pair in pairs)
+    refused = sum((one.counts for one in refusing), Counter[str]())
+    detail = (
+        f"{peace:.0f} and {war:.0f} µs of honest processors for a decision; {RATE} hostile samples/s; {dict(refused)}"
+    )
+    return at_least(f"components: throughput under attack {where}", ratio, 0.9, detail)

@@ -1,12 +1,16 @@
 """A domain of authorization components for bench_components, and its processes.
 
 `python components_parts.py <role> <fabric> …` says when it is ready. A role is `pdp` or `pip`, a component of the
-domain, `raw`, which answers signed bytes with signed bytes, or `readers`, which read requests of others.
+domain, `quiet`, a `pdp` that prints nothing, `raw`, which answers signed bytes with signed bytes, `readers`, which read
+requests of others, or `attack`, a component that writes as many hostile samples as each line on standard input says.
 """
 
 import asyncio
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +21,28 @@ from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.components.information import InformationComponent
 from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
 from penstock.authority.components.registry import AdministrationSettings
-from penstock.authority.components.samples import AttributeQuery, PolicyText, RoleConfiguration
+from penstock.authority.components.samples import (
+    AttributeQuery,
+    ComponentSample,
+    Configuration,
+    DecisionReply,
+    DecisionRequest,
+    PolicyText,
+    Reconfiguration,
+    RoleConfiguration,
+    SampleContent,
+    read_sample,
+    sample_bytes,
+    sample_key,
+)
 from penstock.authority.components.topics import ComponentKind, TopicKind, TopicLevels, qos_of
+from penstock.authority.decisions.decision_point import Note, quiet
+from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
-from penstock.fabric import EmbeddedFabric, Fabric, FileKeeper, Sample, SystemClock
+from penstock.fabric import EmbeddedFabric, Fabric, FileKeeper, Publisher, Sample, SystemClock
+from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.nats import NatsFabric
 from penstock.policy.language.requests import ACTION_ID
 
@@ -67,7 +87,7 @@ def report(error: PenstockError) -> None:
     print(f"{error}", file=sys.stderr, flush=True)
 
 
-def administration(fabric: Fabric, answers: int = 1) -> AdministrationComponent:
+def administration(fabric: Fabric, answers: int = 1, note: Note = report) -> AdministrationComponent:
     settings = AdministrationSettings(
         domain=DOMAIN,
         id="pap",
@@ -76,7 +96,7 @@ def administration(fabric: Fabric, answers: int = 1) -> AdministrationComponent:
         table=table(answers),
         levels=LEVELS,
     )
-    return AdministrationComponent(fabric, PAP, settings, note=report)
+    return AdministrationComponent(fabric, PAP, settings, note=note)
 
 
 def _settings(name: str, role: str) -> ComponentSettings:
@@ -84,18 +104,24 @@ def _settings(name: str, role: str) -> ComponentSettings:
     return ComponentSettings(domain=DOMAIN, id=name, kind=kind, role=role, administrators=administrators, levels=LEVELS)
 
 
-def _key(name: str) -> SigningKey:
+def key_of(name: str) -> SigningKey:
     return SigningKey(name.encode().ljust(32, b"."))
 
 
-def enforcement(fabric: Fabric, of: type[EnforcementComponent] = EnforcementComponent) -> EnforcementComponent:
-    return of(fabric, _key("pep"), _settings("pep", "ER(1)"), actions=frozenset({"account/*"}), note=report)
+def enforcement(
+    fabric: Fabric, of: type[EnforcementComponent] = EnforcementComponent, note: Note = report
+) -> EnforcementComponent:
+    return of(fabric, key_of("pep"), _settings("pep", "ER(1)"), actions=frozenset({"account/*"}), note=note)
 
 
 def decision(
-    fabric: Fabric, name: str = "pdp", role: str = "DR(1)", of: type[DecisionComponent] = DecisionComponent
+    fabric: Fabric,
+    name: str = "pdp",
+    role: str = "DR(1)",
+    of: type[DecisionComponent] = DecisionComponent,
+    note: Note = report,
 ) -> DecisionComponent:
-    return of(fabric, _key(name), _settings(name, role), note=report)
+    return of(fabric, key_of(name), _settings(name, role), note=note)
 
 
 def information(fabric: Fabric) -> InformationComponent:
@@ -103,7 +129,7 @@ def information(fabric: Fabric) -> InformationComponent:
         return {"rank": 5}
 
     source = FunctionAttributes(rank, EntityTable("subject", "user", {"rank": "rank"}), SystemClock())
-    return InformationComponent(fabric, _key("pip"), _settings("pip", "IR(1)"), sources=[source], note=report)
+    return InformationComponent(fabric, key_of("pip"), _settings("pip", "IR(1)"), sources=[source], note=report)
 
 
 def memory() -> EmbeddedFabric:
@@ -133,11 +159,73 @@ async def answer_raw(fabric: Fabric, size: int) -> None:
     await fabric.subscribe("raw-requests", instances=["raw"], callback=answer)
 
 
+class Attacker:
+    """A decision point for loans that attacks the enforcement point, the other decision point, and the PAP.
+
+    By turns: it writes junk, a forged configuration, a request, which is outside its list, a reply as the other
+    decision point, and the oldest reconfiguration once more. No topic is sealed, and the fabric lets everybody write.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._acts: Iterator[tuple[Publisher, bytes, str]] = iter(())
+        self._made = 0.0
+
+    async def start(self) -> None:
+        """Join, read nothing from then on, and take the certificate of the other decision point from its samples."""
+        joined = decision(self._fabric, "mallory", "DR(2)", note=quiet)
+        await joined.join()
+        if joined.configuration is None:
+            raise RuntimeError("the attacker has lost its role")
+        self._own, self._number = joined.configuration.certificate, joined.number
+        await joined.close()
+        self._writers = {
+            topic: await self._fabric.publisher(f"{DOMAIN}-{topic}", instance=instance)
+            for topic, instance in (("DREQ_1", "pep"), ("DREP_1", "pep"), ("RPDP_1", ""))
+        }
+        self._writers["CONF_1"] = await self._fabric.publisher(f"{DOMAIN}-CONF_1", strength=9)
+        required = await self._fabric.state(f"{DOMAIN}-QPDP_1")
+        found = [read_sample(one.data) for one in required]
+        self._stolen = next(one.certificate for one in found if one.sample.id == "pdp")
+        plans = await self._fabric.state(f"{DOMAIN}-RPDP_1")
+        self._old = next(one for one in plans if isinstance(read_sample(one.data).sample.content, Reconfiguration))
+
+    async def attack(self, many: int) -> None:
+        """Write so many samples. What is signed is made again when its time is nearly over."""
+        if time.time() > self._made + LEVELS.lifespan / 3:
+            self._made = time.time()
+            self._acts = cycle(self._prepare())
+        for writer, data, key in islice(self._acts, many):
+            await writer.publish(data, key=key)
+
+    def _prepare(self) -> list[tuple[Publisher, bytes, str]]:
+        mine, asked = key_of("mallory"), question()
+        reply = DecisionReply(DOMAIN, "pep", 1, asked.digest, AnswerEffect.PERMIT)
+        fake = Configuration(DOMAIN, "pep", 9, refusal="role.denied")
+        acts: list[tuple[str, str, bytes, SampleContent]] = [
+            ("DREQ_1", "mallory", self._own, DecisionRequest.of(asked)),
+            ("DREP_1", "pdp", self._stolen, reply),
+            ("CONF_1", "pap", read_sample(self._old.data).certificate, fake),
+        ]
+        made = [(self._writers["DREQ_1"], b"junk", "junk"), (self._writers["RPDP_1"], self._old.data, self._old.key)]
+        for topic, id_, certificate, content in acts:
+            number = round(self._made * MICROSECONDS)
+            sample = ComponentSample(DOMAIN, topic, id_, number, self._made, self._number, content)
+            made.append((self._writers[topic], sample_bytes(sample, certificate, mine), sample_key(sample)))
+        return made
+
+
 async def main(role: str, address: str, *words: str) -> None:
     async with await connect(address) as fabric:
-        parts: dict[str, Any] = {"pdp": decision, "pip": information}
+        parts: dict[str, Any] = {"pdp": decision, "pip": information, "quiet": partial(decision, note=quiet)}
         if role in parts:
             await parts[role](fabric).join()
+        elif role == "attack":
+            await (attacker := Attacker(fabric)).start()
+            print("ready", flush=True)
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                await attacker.attack(int(line))
+            return
         elif role == "raw":
             await answer_raw(fabric, int(words[0]))
         else:
