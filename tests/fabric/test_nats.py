@@ -381,6 +381,25 @@ def test_a_slow_reader_of_a_durable_topic_reads_all_with_little_room(server: Nat
     asyncio.run(whole())
 
 
+def test_a_reader_of_one_key_is_sent_no_other_until_it_chooses_more(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("log", LOG)
+            writer = await fabric.publisher("log")
+            for key in ("a", "b", "c"):
+                await writer.publish(key.encode(), key=key)
+            reader = await fabric.subscribe("log", keys=["a"])
+            assert await take(reader, 1) == [b"a"]
+            assert (reader.counts.taken, reader.counts.unselected) == (1, 0)
+            await writer.publish(b"old", key="b")
+            await reader.add("b")
+            for key in ("b", "a", "c", "b"):
+                await writer.publish(f"new {key}".encode(), key=key)
+            assert await take(reader, 3) == [b"new b", b"new a", b"new b"]
+
+    asyncio.run(whole())
+
+
 def test_each_priority_has_a_connection_of_its_own(server: NatsServer) -> None:
     async def whole() -> None:
         async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:

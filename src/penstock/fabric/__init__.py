@@ -10,8 +10,10 @@
 - `envelope` converts samples to bytes and back.
 - `tasks` starts asyncio tasks and reports their failures.
 - `embedded` is the adapter within one process.
-- `nats` is the adapter for NATS servers. `nats_login`, `nats_api`, `nats_link` and `nats_feed` work for it.
+- `nats` is the adapter for NATS servers. `nats_login`, `nats_names`, `nats_api`, `nats_link` and `nats_feed`
+  work for it.
 - `nats_login` reads addresses, TLS settings and secrets.
+- `nats_names` has the names of streams and subjects.
 - `nats_api` connects and calls the JetStream API.
 - `nats_link` keeps connections open over restarts of the server.
 - `nats_feed` reads a stream into a subscription, in order.

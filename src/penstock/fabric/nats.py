@@ -150,6 +150,21 @@ def answered(topic: str, raw: bytes) -> bytes:
 _SECOND: Final = 1_000_000_000  # JetStream counts in nanoseconds
 _WINDOW: Final = 120.0  # seconds in which the server knows a sample that is sent again
 _LEAST_AGE: Final = 0.1  # seconds; JetStream takes no less
+#: what the server adds to the settings of a stream
+_STREAM_DEFAULTS: Final = MappingProxyType(
+    {
+        "retention": "limits",
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": -1,
+        "discard": "old",
+        "duplicate_window": int(_WINDOW * _SECOND),
+        "compression": "none",
+    }
+)
 _HERE: Final = b"\1"  # what a writer says about itself, before its id
 _GONE: Final = b"\0"
 
@@ -282,7 +297,8 @@ class NatsFabric(Fabric):
     ) -> TopicSubscription:
         """Read a topic.
 
-        Instances are chosen by the server, and keys too if there is no stream. The selector is used here.
+        Instances are chosen by the server, and keys too if there is no stream, or if it is durable and the reader has
+        one key. The selector is used here.
         """
         offered = await self.describe(topic)
         check_instances(instances, self.limits)
@@ -302,7 +318,7 @@ class NatsFabric(Fabric):
         self._open[made] = None
         if on_writer is not None:
             names = ("", "*") if made.instances is None else made.instances
-            sinks = {self.alive(topic, name): partial(_hear_of, made) for name in names}
+            sinks = {self.link.alive(topic, name): partial(_hear_of, made) for name in names}
             self._open[made] = alive = DirectListening(sinks, qos.priority)
             await self.link.listen(alive)
         if callback is not None:
@@ -321,7 +337,17 @@ class NatsFabric(Fabric):
             for feed in feeds:
                 feed.stir()
 
-        made = new(leave=leave, taken=taken)
+        async def choose(_: TopicSubscription, __: KeyChoice, new: bool) -> None:  # a hook
+            try:
+                for feed in feeds if new else ():
+                    await feed.widen()
+            except ApiError as error:
+                raise _refused(topic, error) from error
+
+        made = new(leave=leave, taken=taken, choose=choose)
+        chosen = [] if made.keys is None else [*made.keys]
+        # A reader of one key needs no right to read others.
+        key = chosen[0] if offered.durable and len(chosen) == 1 and isinstance(chosen[0], str) else None
         wanted: list[Collection[str] | None] = []
         if made.instances is None or "" in made.instances:
             wanted.append(None)
@@ -333,7 +359,7 @@ class NatsFabric(Fabric):
         )
         try:
             for instances in wanted:
-                feed = of_topic(instances=instances, share=len(wanted))
+                feed = of_topic(instances=instances, key=key, share=len(wanted))
                 await feed.open(made, from_start=made.reader.qos.durable)
                 feeds.append(feed)
         except ApiError as error:
@@ -385,10 +411,6 @@ class NatsFabric(Fabric):
         alive = self._open.pop(subscription, None)
         if alive is not None:
             await self.link.unlisten(alive)
-
-    def alive(self, topic: str, instance: str) -> str:
-        """Return the subject on which the writers of an instance renew their leases."""
-        return f"{self.link.prefix}.alive.{topic}{'.' if instance else ''}{instance}"
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
         """Return the samples that a topic keeps now."""
@@ -499,13 +521,31 @@ class NatsFabric(Fabric):
         await self._make_stream(self.link.registry, subjects, max_msgs_per_subject=1)
 
     async def _make_stream(self, stream: str, subjects: list[str], **shape: Any) -> None:
+        """Make a stream, or confirm that it is as said, which takes no right to make streams. Raises as `declare`."""
         config = {"name": stream, "subjects": subjects, "storage": "file", "num_replicas": 1} | shape
         try:
+            if await self._has_stream(stream, config):
+                return
             await self.link.ask(f"STREAM.CREATE.{stream}", config)
         except ApiError as error:
             if error.number == STREAM_DIFFERS:
                 raise differs(stream) from error
             raise _refused(stream, error) from error
+
+    async def _has_stream(self, stream: str, config: Mapping[str, Any]) -> bool:
+        """Return whether there is a stream with exactly these settings. If in doubt, the server says it at creation."""
+        try:
+            found = (await self.link.ask(f"STREAM.INFO.{stream}")).get("config")
+        except ApiError as error:
+            if error.number == NO_STREAM:
+                return False
+            raise
+        if not isinstance(found, dict):
+            return False
+        wanted = {**_STREAM_DEFAULTS, **config}
+        # `metadata` has the versions of the server.
+        others = [value for name, value in found.items() if name not in wanted and name != "metadata"]
+        return not any(others) and all(found.get(name) == value for name, value in wanted.items())
 
 
 class NatsPublisher(Publisher):
@@ -597,7 +637,7 @@ class NatsPublisher(Publisher):
     async def _say(self, what: bytes) -> None:
         client = await self._link.client(self._qos.priority)
         try:
-            await client.publish(self._fabric.alive(self.topic, self.instance), what + self.writer)
+            await client.publish(self._link.alive(self.topic, self.instance), what + self.writer)
         except TRANSIENT as error:
             raise self._link.unreachable(error) from error
 

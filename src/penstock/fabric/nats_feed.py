@@ -133,8 +133,8 @@ def _replaced(topic: str) -> FailedError:
 class StreamFeed:
     """Reads one topic's stream for one subscription; `name` gives the name of a new consumer.
 
-    With `instances` it reads the stream of named instances: only these, or all if there are none in it. `share` is how
-    many feeds one subscription has.
+    With `instances` it reads the stream of named instances: only these, or all if there are none in it. With `key` it
+    reads this key only, until `widen` is called. `share` is how many feeds one subscription has.
     """
 
     def __init__(  # noqa: PLR0913  # a topic, and what to read of it
@@ -145,6 +145,7 @@ class StreamFeed:
         volatile: bool,
         name: Callable[[], str],
         instances: Collection[str] | None = None,
+        key: str | None = None,
         share: int = 1,
     ) -> None:
         self._link = link
@@ -152,7 +153,11 @@ class StreamFeed:
         self._stream = link.stream(topic, named=instances is not None)
         self._volatile = volatile  # the topic, not the reader
         self._name = name
-        self._subjects = [link.subject(topic, instance=instance) for instance in instances or ()]
+        self._instances = instances
+        self._key = key
+        self._subjects = self._chosen(key)
+        self._narrow = key is not None
+        self._widened = 0  # up to this place of the stream, only the key is read
         self._share = share
         self._sequences: dict[bytes, int] = {}  # the last of each writer, if only some instances are read
         self._consumer = ""
@@ -190,6 +195,20 @@ class StreamFeed:
         await self._link.unlisten(self._inbox)
         if self._client.is_connected:
             await self._remove(self._consumer)
+
+    def _chosen(self, key: str | None) -> list[str]:
+        """Return the subjects that are read; none for all."""
+        instances = ("*" if self._instances is not None else "",) if key is not None else ()
+        return [self._link.subject(self._topic, key, instance) for instance in self._instances or instances]
+
+    async def widen(self) -> None:
+        """Read all keys that are written from now on. Raises as `NatsLink.ask`."""
+        if self._narrow:
+            info = await self._link.ask(f"STREAM.INFO.{self._stream}")
+            self._widened = whole(info, "state", "last_seq")
+            self._narrow = False
+            self._subjects = self._chosen(None)
+            self._returned()
 
     def stir(self) -> None:
         """Look again: the reader has room."""
@@ -237,7 +256,12 @@ class StreamFeed:
             "inactive_threshold": _FORGET * _SECOND,
             "num_replicas": 1 if not self._volatile else 0,
         }
-        if self._subjects:
+        filtered = ""
+        if len(self._subjects) == 1:
+            # In the subject of the call too, where the server's permissions can allow this filter and no other.
+            config["filter_subject"] = self._subjects[0]
+            filtered = f".{self._subjects[0]}"
+        elif self._subjects:
             config["filter_subjects"] = self._subjects
         if self._volatile:
             # After a restart of the server it must still count as a consumer that has not read.
@@ -245,7 +269,7 @@ class StreamFeed:
         else:
             config["mem_storage"] = True
         body = {"stream_name": self._stream, "config": config}
-        subject = f"{self._link.api}.CONSUMER.CREATE.{self._stream}.{name}"
+        subject = f"{self._link.api}.CONSUMER.CREATE.{self._stream}.{name}{filtered}"
         made = await ask(self._client, subject, body, timeout=self._link.timeout)
         # After the consumer was made: a stream that is replaced in between loses the consumer, which is noticed.
         subject = f"{self._link.api}.STREAM.INFO.{self._stream}"
@@ -329,7 +353,9 @@ class StreamFeed:
             skipped = self._skipped(sample)
         if self._volatile and skipped and self._subscription.reader.qos.lifespan == FOREVER:
             raise slow_consumer()
-        if sample is not None:
+        if sample is not None and place.sequence <= self._widened and sample.key != self._key:
+            self._subscription.counts.unselected += 1
+        elif sample is not None:
             self._subscription.receive(sample)
         return True
 

@@ -1,20 +1,6 @@
-"""The connections of a fabric to NATS servers: one for each priority that is used, open over restarts of the server.
-
-What the servers hold, under one prefix:
-
-    stream PREFIX_topics      subject PREFIX.topics.TOPIC: what a topic offers; PREFIX.owners.TOPIC: who owns it
-    stream PREFIX-TOPIC       subjects PREFIX.t.TOPIC.KEY: the samples of a topic that is reliable or durable
-    no stream                 PREFIX.t.TOPIC.PART.PART… of the other topics, PREFIX.ask.TOPIC for requests, and
-                              PREFIX.alive.TOPIC[.INSTANCE] where writers renew their leases
-
-The samples of named instances have subjects with PREFIX.i.TOPIC.INSTANCE in place of PREFIX.t.TOPIC, and a stream of
-their own, PREFIX_i-TOPIC, from the first writer or reader of one on. A key is one token of a subject: its bytes in
-base64, without padding; `_` is the empty key. Where there is no stream, each part of a key is a token, so that the
-servers find the readers of a key and of all keys under a prefix.
-"""
+"""The connections of a fabric to NATS servers: one for each priority that is used, open over restarts of the server."""
 
 import asyncio
-import base64
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -53,7 +39,8 @@ from penstock.fabric.nats_login import (
     NotInstalledError,
     address,
 )
-from penstock.fabric.port import KeyChoice, KeysUnder, closed
+from penstock.fabric.nats_names import NatsNames
+from penstock.fabric.port import closed
 from penstock.fabric.qos import Priority
 from penstock.fabric.tasks import keep_running, report
 
@@ -66,13 +53,12 @@ _AGAIN: Final = 0.05  # seconds between two attempts to get a connection back
 _LOOK: Final = 0.5  # seconds between two looks at whether connections are still read
 
 
-class NatsLink:
+class NatsLink(NatsNames):
     """Connections by priority, and calls that are repeated until they succeed or patience ends."""
 
     def __init__(self, login: NatsLogin, *, prefix: str, domain: str, timeout: float, patience: float) -> None:
+        super().__init__(prefix, domain)
         self._login = login
-        self.prefix = prefix
-        self.api = f"$JS.{domain}.API" if domain else "$JS.API"
         self.timeout = timeout
         self.patience = patience
         self._clients: dict[Priority, NatsClient] = {}
@@ -84,29 +70,6 @@ class NatsLink:
         self.returned: dict[object, Callable[[], None]] = {}  # called when a connection is back
         self.left: dict[object, Callable[[], None]] = {}  # called when a connection is gone
         self.closed = False
-
-    def subject(self, topic: str, key: str | None = None, instance: str = "") -> str:
-        """Return the subject of a key, or of all keys, in a stream."""
-        return f"{self._root(topic, instance)}.{'*' if key is None else _token(key)}"
-
-    def subject_of_parts(self, topic: str, choice: KeyChoice | None = None, instance: str = "") -> str:
-        """Return the subject of a key, of the keys under a prefix, or of all keys, where there is no stream."""
-        if choice is None:
-            return f"{self._root(topic, instance)}.>"
-        key, last = (choice.prefix, ".>") if isinstance(choice, KeysUnder) else (choice, "")
-        return f"{self._root(topic, instance)}.{'.'.join(map(_token, key.split('/')))}{last}"
-
-    def _root(self, topic: str, instance: str) -> str:
-        return f"{self.prefix}.i.{topic}.{instance}" if instance else f"{self.prefix}.t.{topic}"
-
-    def stream(self, topic: str, *, named: bool = False) -> str:
-        """Return the stream that keeps a topic, or the one of its named instances."""
-        return f"{self.prefix}_i-{topic}" if named else f"{self.prefix}-{topic}"
-
-    @property
-    def registry(self) -> str:
-        """Return the stream that keeps what topics offer and who owns them."""
-        return f"{self.prefix}_topics"
 
     async def client(self, priority: Priority = Priority.NORMAL) -> NatsClient:
         """Return the connection for a priority.
@@ -392,10 +355,6 @@ class DirectListening:
         if self._of is not None and self._of.is_connected:
             with suppress(*TRANSIENT):
                 await settle(self._of, _FLUSHING)
-
-
-def _token(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") or "_"
 
 
 def checked(login: NatsLogin | str) -> NatsLogin:

@@ -57,6 +57,20 @@ def test_problems_are_shown_with_what_to_do(penstock: Shell, bank: Path) -> None
     assert [one["code"] for one in ran.json["findings"]] == ["plan.attribute-missing"]
 
 
+def test_permissions_of_a_nats_server_are_generated(penstock: Shell, bank: Path) -> None:
+    files = ("bank/bank.toml", "partner/desk-at-bank.toml")
+    data = penstock.ok("domain", "nats-permissions", *files, "-o", "json").json
+    users = {one["component"]: one for one in data["users"]}
+    assert users["atm"]["inbox"] == "_INBOX.bank-atm"
+    assert "penstock.i.bank-DREQ_1.atm.*" in users["atm"]["publish"]
+    assert "penstock.i.bank-DREQ_2.desk-at-bank.*" in users["desk-at-bank"]["publish"]
+    assert "$JS.API.STREAM.CREATE.penstock-partner-CONF_1" in users["pap-1"]["publish"]
+    out = penstock.ok("domain", "nats-permissions", *files).out
+    assert all(f"{{nkey: NKEY_OF_{name}, permissions: {{" in out for name in users)
+    ran = penstock("domain", "nats-permissions", "bank/bank.toml", "partner/partner.toml")
+    assert ran.code == "plan.value"
+
+
 def test_the_example_can_be_checked(penstock: Shell) -> None:
     text = penstock.ok("domain", "check", "--example").out
     (penstock.folder / "bank.toml").write_text(text)

@@ -36,6 +36,7 @@ from penstock.authority.components.domain_plan import (
     read_domain_plan,
 )
 from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
+from penstock.authority.components.nats_permissions import domain_permissions, server_configuration
 from penstock.authority.components.topic_keys import TOPIC_SECRET_BYTES
 from penstock.authority.components.topics import ComponentKind, TopicInstance
 from penstock.codec.sexp import parse_canonical
@@ -121,6 +122,39 @@ def _checked(path: str, plan: DomainPlan, findings: Sequence[PlanFinding]) -> It
         ],
         indent=2,
     )
+
+
+@option_class
+class _NatsPermissions:
+    file: str = argument()
+    others: tuple[str, ...] = argument(nargs=-1, required=False, metavar="[FILE]...")
+    output: str = output_option()
+
+
+@command(
+    domain,
+    "nats-permissions",
+    example="""
+penstock domain nats-permissions bank.toml > bank-users.conf
+penstock domain nats-permissions bank.toml desk-at-bank.toml -o json
+""",
+)
+def nats_permissions(options: _NatsPermissions) -> CommandAnswer:
+    """Print a configuration of nats-server that lets each component of the plan in FILE use its topics and no others.
+
+    Other files have more components of the domain. Put the public nkey of each component in place of `NKEY_OF_ID`, and
+    set `nkey` and `inbox` in the `[fabric.nats]` of the file that runs it. Nothing but the files is read.
+    """
+    plans: list[DomainPlan] = []
+    for file in (options.file, *options.others):
+        data = read_bytes(file)
+        with within(file):
+            plans.append(read_domain_plan(data))
+            if plans[-1].name != plans[0].name:
+                raise MalformedError("plan.value", f"this file is of domain `{plans[-1].name}`, not `{plans[0].name}`")
+    found = domain_permissions(plans[0], plans[1:])
+    data_ = {"domain": plans[0].name, "users": [one.as_dict() for one in found]}
+    return CommandAnswer(data_, server_configuration(plans[0].name, found))
 
 
 @option_class

@@ -8,6 +8,7 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `samples` has what components write to each other, signed.
 - `live_domain` reads a running domain from CONF, and says what a plan would change in it.
 - `topic_keys` seals samples to the components whose topics-lists have the topic.
+- `nats_permissions` says which subjects of a NATS server each component needs.
 - `log_point` has log points (PLP), and what audits of their logs say as attributes.
 - `domain_plan` reads a whole domain from one file, and `domain_check` finds its mistakes before anything runs.
 - `verification` checks every sample that a component reads.

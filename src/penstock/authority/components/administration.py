@@ -40,6 +40,8 @@ from penstock.authority.components.samples import (
 )
 from penstock.authority.components.topic_keys import FIXED_NUMBER
 from penstock.authority.components.topics import (
+    REPLIES,
+    REQUESTS,
     ComponentKind,
     TopicInstance,
     TopicKind,
@@ -101,6 +103,8 @@ class AdministrationComponent:
         self._owned: Publisher | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
         self._readers: dict[str, TopicSubscription] = {}
+        #: topics whose named instances were made
+        self._instances: set[TopicInstance] = set()
         self._lock = asyncio.Lock()
         self._last_number = 0
         self._timer: asyncio.Task[None] | None = None
@@ -197,6 +201,11 @@ class AdministrationComponent:
             topics, applied = row.topics, applied_topic(ComponentKind(row.kind))
             for instance in sorted(topics.write | topics.read):
                 await self._declare(instance)
+                if instance.kind in REQUESTS | REPLIES and instance not in self._instances:
+                    # Other components may have no right to make what a fabric needs for named instances.
+                    name = topic_name(self.settings.domain, instance)
+                    await (await self._fabric.publisher(name, instance=self.settings.id)).close()
+                    self._instances.add(instance)
                 if instance.kind is applied and topic_name(self.settings.domain, instance) not in self._readers:
                     await self._read(instance, partial(self._hear, instance))
 
