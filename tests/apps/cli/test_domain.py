@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
 from penstock.apps.cli.shared.component_process import component_keys
-from penstock.apps.component_host import AnyComponent, ComponentHost
+from penstock.apps.component_host import AnyComponent, ComponentHost, role_configurations
+from penstock.authority.components.decision import ConfiguredPolicies
 from penstock.authority.components.domain_plan import load_domain_plan
 from penstock.authority.components.enforcement import EnforcementComponent
+from penstock.authority.components.information_combining import CombinedInformation, TimedValue
+from penstock.authority.components.samples import Configuration
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
-from penstock.authority.decisions.questions import AccessQuestion, Entity
+from penstock.authority.decisions.questions import AccessQuestion, Entity, facts_of
 from penstock.fabric import EmbeddedFabric, FileKeeper
 from penstock.testing.nats import NatsServer
 
@@ -71,6 +75,38 @@ def test_permissions_of_a_nats_server_are_generated(penstock: Shell, bank: Path)
     assert ran.code == "plan.value"
 
 
+def test_an_attribute_of_another_name_is_not_proposed(penstock: Shell, bank: Path) -> None:
+    plan = bank / "bank.toml"
+    plan.write_text(plan.read_text().replace('["owner", "balance"]', '["owner"]'))
+    assert "add it to a PIP's source, or to `gives` of the PEPs that ask" in penstock("domain", "check", str(plan)).out
+
+
+def test_a_plan_without_names_says_which_command_makes_them(penstock: Shell, bank: Path) -> None:
+    (bank / "names.toml").unlink()
+    ran = penstock("domain", "check", "bank/bank.toml")
+    assert (ran.status, ran.code) == (3, "file.missing")
+    assert "`penstock domain new-keys bank/bank.toml`" in ran.err
+    assert "new-keys" not in penstock("domain", "check", "bank/other.toml").err
+
+
+def test_nobody_withdraws_while_refusals_are_not_known(bank: Path) -> None:
+    role = role_configurations(load_domain_plan(str(bank / "bank.toml")))["DR(1)"]
+    configuration = Configuration(
+        "bank", "pdp-1", 1, b"x", policies=role.policies, combining=role.combining, priorities=role.priorities
+    )
+    policies = ConfiguredPolicies.of(configuration)
+    account = Entity("account", "a-1", {"owner": "alice", "balance": 5})
+    asked = AccessQuestion.of(("customer", "alice"), Entity("", "withdraw", {"amount": 1}), account)
+
+    def decided(null: frozenset[str], **refusals: TimedValue) -> str:
+        fields = {f"subject/{name}": value for name, value in refusals.items()}
+        information = CombinedInformation(fields, null, frozenset(), frozenset())
+        return policies.decide(facts_of(asked), information, 1_800_000_000.0).decision.plain
+
+    assert decided(frozenset(), refusals=TimedValue("0", datetime.now(UTC))) == "Permit"
+    assert decided(frozenset({"subject/refusals"})) == "Indeterminate"
+
+
 def test_the_example_can_be_checked(penstock: Shell) -> None:
     text = penstock.ok("domain", "check", "--example").out
     (penstock.folder / "bank.toml").write_text(text)
@@ -108,7 +144,9 @@ def test_a_component_that_is_not_there_or_not_a_pep_cannot_be_asked(penstock: Sh
     ran = penstock("component", "ask", "bank/bank.toml", "amt", *WITHDRAW)
     assert (ran.status, ran.code) == (2, "cli.usage")
     assert "atm" in ran.err
-    assert penstock("component", "ask", "bank/bank.toml", "pdp-1", *WITHDRAW).code == "cli.usage"
+    ran = penstock("component", "ask", "bank/bank.toml", "pdp-1", *WITHDRAW)
+    assert ran.code == "cli.usage"
+    assert "atm" in ran.err
     for verb in ("show", "reconfigure"):
         assert penstock("domain", verb, "bank/bank.toml").code == "cli.usage"  # nobody sees another process
     assert penstock("domain", "up", "bank/bank.toml", "--processes").code == "cli.usage"

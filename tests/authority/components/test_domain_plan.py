@@ -177,11 +177,11 @@ def test_names_in_a_plan_must_be_known(tmp_path: Path) -> None:
         ('policies = ["bank.agencies"]', 'policies = ["bank.agencies", "bank.x"]', [
             ("plan.policy-unknown", "roles.DR(2)")
         ]),
-        ('priorities = { "bank.accounts" = 1, "bank.caution" = 1 }', 'priorities = { "bank.accounts" = 1 }', [
+        ('"bank.caution" = 1, bank = 1 }', "bank = 1 }", [
             ("plan.priority-missing", "roles.DR(1)")
         ]),
         ("priorities = { bank = 2, partner = 1 }", "", []),
-        ('"bank.caution" = 1 }', '"bank.caution" = 1, "bank.agencies" = 1 }', [
+        ('"bank.caution" = 1, bank', '"bank.caution" = 1, "bank.agencies" = 1, bank', [
             ("plan.priority-unknown", "roles.DR(1)")
         ]),
         ('combining.decision = "first"', "", [("plan.combining-missing", "roles.ER(1)")]),
@@ -242,6 +242,7 @@ def test_components_of_other_files_count(tmp_path: Path) -> None:
     with pytest.raises(PenstockError) as raised:
         check_domain(other)
     assert raised.value.code == "plan.missing"
+    assert "penstock domain check PLAN FILE" in str(raised.value.hint)
     with pytest.raises(PenstockError) as raised:
         check_domain(loaded(tmp_path), [other])
     assert raised.value.code == "plan.twice"

@@ -6,11 +6,10 @@ from typing import Final
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
-from penstock.apps.cli.shared.component_process import ask_through, host_components
+from penstock.apps.cli.shared.component_process import ask_through, host_components, open_plan
 from penstock.apps.cli.shared.decision_options import QuestionOptions, decision_answer
 from penstock.apps.cli.shared.options import Duration, passphrase_option
 from penstock.apps.cli.shared.session import Verbs
-from penstock.authority.components.domain_plan import load_domain_plan
 from penstock.errors import RefusedError
 
 _LONGEST: Final = 600
@@ -43,7 +42,7 @@ def up(options: _Up) -> CommandAnswer | None:
     line when it has joined. What it refuses is printed to standard error. SIGTERM and SIGINT let all of them leave. The
     exit status is 1 if every component was refused.
     """
-    asyncio.run(host_components(load_domain_plan(options.file), options.ids, options.passphrase_file))
+    asyncio.run(host_components(open_plan(options.file), options.ids, options.passphrase_file))
     return None
 
 
@@ -77,10 +76,11 @@ penstock component ask bank.toml atm --subject customer:alice --action withdraw 
 def ask(options: _Ask) -> CommandAnswer:
     """Ask for one decision through the PEP with this ID. The exit status is 0 if access is permitted, and 1 otherwise.
 
-    The PEP joins its domain, asks, and leaves. If FILE does not name a fabric that connects processes, all of its
-    components run in this process meanwhile. Without a decision in time nothing is permitted.
+    The PEP joins its domain, asks, and leaves. If a component with this ID runs already, it loses its role: use a
+    component file with a PEP that does not run elsewhere. If FILE does not name a fabric that connects processes, all
+    of its components run in this process meanwhile. Without a decision in time nothing is permitted.
     """
-    question, loaded = options.question.read(), load_domain_plan(options.file)
+    question, loaded = options.question.read(), open_plan(options.file)
     try:
         decision = asyncio.run(ask_through(loaded, options.id, question, options.timeout, options.passphrase_file))
     except RefusedError as error:

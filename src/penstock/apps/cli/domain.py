@@ -15,6 +15,7 @@ from penstock.apps.cli.shared.component_process import (
     host_components,
     host_in_processes,
     note_component,
+    open_plan,
     show_component_event,
 )
 from penstock.apps.cli.shared.describe import counted
@@ -32,7 +33,6 @@ from penstock.authority.components.domain_plan import (
     EXAMPLE,
     DomainPlan,
     LoadedPlan,
-    load_domain_plan,
     read_domain_plan,
 )
 from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
@@ -87,8 +87,8 @@ def check(options: _Check) -> CommandAnswer | None:
         raise MalformedError(
             "cli.usage", "missing argument `FILE`", hint="`penstock domain check --example` prints one"
         )
-    loaded = load_domain_plan(options.files[0])
-    findings = check_domain(loaded, [load_domain_plan(file) for file in options.files[1:]])
+    loaded = open_plan(options.files[0])
+    findings = check_domain(loaded, [open_plan(file) for file in options.files[1:]])
     problems = [one for one in findings if one.level is PlanLevel.PROBLEM]
     error = None
     if problems:
@@ -279,7 +279,7 @@ def up(options: _Up) -> CommandAnswer | None:
     The plan is checked first, and problems stop the start. A line is printed for each component that has joined. With
     --processes, the plan must name a fabric that connects processes.
     """
-    loaded = load_domain_plan(options.file)
+    loaded = open_plan(options.file)
     problems = [one for one in check_domain(loaded) if one.level is PlanLevel.PROBLEM]
     if problems:
         hint = f"`penstock domain check {options.file}` shows all of them"
@@ -309,7 +309,7 @@ def show_live(options: _Show) -> CommandAnswer:
 
     It is read from the fabric that the plan names. Nothing is changed.
     """
-    loaded = load_domain_plan(options.file)
+    loaded = open_plan(options.file)
     live = asyncio.run(_live(loaded))
     planned = set(loaded.plan.components) - {one.id for one in loaded.plan.components.values() if one.kind == "PAP"}
     absent = sorted(planned - live.components.keys())
@@ -406,7 +406,7 @@ def reconfigure(options: _Reconfigure) -> CommandAnswer:
     time, and the base time is shown when all components have applied it. Requests that were sent before are answered
     under the old configuration. Appointments and the role policy are not changed.
     """
-    loaded = load_domain_plan(options.file)
+    loaded = open_plan(options.file)
     _needs_shared(loaded)
     papers = [one for one in loaded.plan.components.values() if one.kind is ComponentKind.PAP]
     chosen = next((one for one in papers if options.who in (None, one.id)), None)

@@ -105,7 +105,7 @@ def check_domain(loaded: LoadedPlan, others: Iterable[LoadedPlan] = ()) -> list[
         raise MalformedError(
             "plan.missing",
             f"{loaded.path} has components, but does not plan a domain",
-            hint="add `role_policy` and `roles`",
+            hint="name its plan first (`penstock domain check PLAN FILE`), or add `role_policy` and `roles`",
         )
     components = dict(loaded.plan.components)
     sources = dict(loaded.plan.sources)
@@ -344,8 +344,11 @@ class _PlanChecker:
         needs = f"policy `{policy}` of `{role.role}` needs `{name}`"
         where = f"roles.{role.role}"
         if not providers:
+            word = name.partition("/")[2]
             known = {one for component in self.plan.components.values() for one in self.provided(component)}
-            hint = did_you_mean(name, sorted(known), "add it to a PIP's source, or to `gives` of the PEPs that ask")
+            # The category alone would make any two attributes of resources similar.
+            near = sorted(one for one in known if did_you_mean(word, [one.partition("/")[2]]))
+            hint = did_you_mean(name, near, "add it to a PIP's source, or to `gives` of the PEPs that ask")
             yield PlanFinding("plan.attribute-missing", where, f"{needs}, and nobody provides it", hint)
             return
         those = ", ".join(f"{component.id} as `{other.role}`" for component, other in providers)

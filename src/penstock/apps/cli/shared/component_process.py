@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -14,7 +15,7 @@ from penstock.apps.cli.shared.commands import wants_data
 from penstock.apps.cli.shared.options import open_key
 from penstock.apps.cli.shared.session import aside, say
 from penstock.apps.component_host import ComponentHost, is_shared, plan_fabric
-from penstock.authority.components.domain_plan import LoadedPlan
+from penstock.authority.components.domain_plan import LoadedPlan, load_domain_plan
 from penstock.authority.components.enforcement import EnforcementComponent
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
@@ -26,6 +27,17 @@ from penstock.fabric.tasks import waited_for
 _TURNS: Final = 200
 _PROGRAM: Final = "from penstock.apps.cli.main import main; main()"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def open_plan(file: str) -> LoadedPlan:
+    """Load a domain plan. Raises as `load_domain_plan`, with a hint which command makes the files that are missing."""
+    try:
+        return load_domain_plan(file)
+    except FailedError as error:
+        if error.code != "file.missing" or not Path(file).exists():
+            raise
+        hint = f"check the path; `penstock domain new-keys {file}` makes keys and the file of names"
+        raise FailedError(error.code, error.message, hint=hint) from None
 
 
 def component_keys(loaded: LoadedPlan, ids: Iterable[str], passphrase_file: str | None) -> dict[str, SigningKey]:
@@ -140,7 +152,9 @@ async def ask_through(
         host = ComponentHost(loaded, fabric, keys, note_component)
         point = host.components[id_]
         if not isinstance(point, EnforcementComponent):
-            raise MalformedError("cli.usage", f"`{id_}` is not a PEP", hint="ask through a PEP")
+            peps = [one for one, other in host.components.items() if isinstance(other, EnforcementComponent)]
+            hint = f"ask through a PEP: {', '.join(peps)}" if peps else "ask through a PEP"
+            raise MalformedError("cli.usage", f"`{id_}` is not a PEP", hint=hint)
         try:
             async with asyncio.timeout(timeout):
                 await host.join()
