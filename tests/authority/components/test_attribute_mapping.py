@@ -13,9 +13,11 @@ from penstock.authority.components.attribute_mapping import (
     MAPPING_BYTES,
     MAPPING_ROWS,
     AttributeMapping,
+    ReviewedMapping,
     explain_mapping,
     map_subject,
     mapping_gaps,
+    newest_mappings,
     read_mapping,
     read_reviewed_mapping,
     review_mapping,
@@ -205,6 +207,16 @@ def test_a_table_counts_when_its_author_and_a_reviewer_have_signed_it() -> None:
     found = read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, {BANK.principal})
     assert (found.number, found.time, found.author, found.reviewers) == (3, NOW, COURT.principal, (BANK.principal,))
     assert map_subject(asked(rank=4, branch="north"), found.mapping).subject.id == "ann@bank"
+
+
+def test_of_several_tables_for_two_domains_the_greatest_number_counts() -> None:
+    def reviewed(number: int, where: str) -> ReviewedMapping:
+        signed = sign_mapping(TABLE.replace("rank >= 3", where).encode(), number, NOW, COURT)
+        return read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, {BANK.principal})
+
+    old, new, other = reviewed(3, "rank >= 3"), reviewed(4, "rank >= 4"), reviewed(4, "rank >= 3")
+    assert newest_mappings([new, old]) == newest_mappings([old, new, new]) == (new,)
+    assert code_of(newest_mappings, [new, other]) == "foreign.number"
 
 
 def test_who_signed_what_is_checked() -> None:

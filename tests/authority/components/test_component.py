@@ -224,6 +224,28 @@ async def test_who_leaves_loses_its_role(w: World) -> None:
 
 
 @world
+async def test_a_newcomer_on_a_new_topic_does_not_believe_roles_that_have_ended(w: World) -> None:
+    night = msgspec.structs.replace(TABLE["ER(1)"], read=("RPEP_2", "DREP_1"))
+    async with w.pap(*NAMES, ("pep2", "ER(2)")) as p:
+        certificates = []
+        for _ in range(2):
+            pdp = w.component("pdp1", "DR(1)")
+            await pdp.join()
+            certificates.append(pdp.configuration.certificate)
+            await pdp.leave()
+            await w.clock.advance(1)
+        await p.reconfigure({"ER(2)": night})
+        await w.clock.advance(2)
+        async with w.component("pep2", "ER(2)") as pep:
+            await w.settle()
+            reply = DecisionReply("bank", "pep2", 7, QUESTION.digest, AnswerEffect.PERMIT)
+            for number, certificate in enumerate(certificates):
+                forged = {"id": "pdp1", "number": number, "configuration": 2}
+                await w.forge("DREP_1", reply, key_of("pdp1"), certificate, **forged)
+            assert (pep.seen, w.codes) == ([], ["component.withdrawn"] * 2)
+
+
+@world
 async def test_a_role_ends_with_what_it_relies_on(w: World) -> None:
     async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)"):
         fact = admitted("pep1", "ER(1)")

@@ -89,19 +89,19 @@ class Bank:
         )
         return await self._joined(made)
 
-    async def pdp(self, name: str = "pdp1", role: str = "DR(1)") -> DecisionComponent:
+    async def pdp(self, name: str = "pdp1", role: str = "DR(1)", key: str = "") -> DecisionComponent:
         made = DecisionComponent(
-            self.fabric, key_of(name), self.settings(name, role), clock=self.clock, note=self.notes.append
+            self.fabric, key_of(key or name), self.settings(name, role), clock=self.clock, note=self.notes.append
         )
         return await self._joined(made)
 
     async def pip(
-        self, name: str, *tables: tuple[str, str, Mapping[str, Any]], role: str = "IR(1)"
+        self, name: str, *tables: tuple[str, str, Mapping[str, Any]], role: str = "IR(1)", key: str = ""
     ) -> InformationComponent:
         sources = [_source(of, kind, records, self.clock) for of, kind, records in tables]
         made = InformationComponent(
             self.fabric,
-            key_of(name),
+            key_of(key or name),
             self.settings(name, role),
             sources=sources,
             clock=self.clock,
@@ -410,6 +410,28 @@ def test_information_is_combined(mode: str, ranks: tuple[Any, ...], effect: Answ
             pep = await made.pep()
             assert (await over(made.clock, pep.decide(question()))).effect is effect
             assert {note.code for note in made.notes} == ({alarm} if alarm else set())
+
+    run(scenario)
+
+
+def test_two_components_with_one_key_do_not_confirm_each_other() -> None:
+    async def scenario() -> None:
+        asks = role("ER", combining={"decision": "n:2"})
+        decides = role("DR", policies=(LOOK, WITHDRAW), combining={"information": "n:2"})
+        async with bank(*TRIO, ER=asks, DR=decides) as made:
+            for name in ("pip1", "pip2"):
+                await made.pip(name, STAFF, ACCOUNTS, key="pip1")
+                await made.clock.advance(0.1)
+            for name in ("pdp1", "pdp2"):
+                await made.pdp(name, key="pdp1")
+                await made.clock.advance(0.1)
+            pep = await made.pep()
+            with pytest.raises(RefusedError, match=r"pep\.too-few"):
+                await over(made.clock, pep.decide(question()))
+            await made.administration.reconfigure({"ER(1)": role("ER", combining={"decision": "first"})})
+            await made.clock.advance(2.0)
+            assert (await over(made.clock, pep.decide(question()))).effect is P
+            assert (await over(made.clock, pep.decide(question("withdraw")))).effect is IN
 
     run(scenario)
 

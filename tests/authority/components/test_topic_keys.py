@@ -8,6 +8,7 @@ import pytest
 from tests.authority.components.kit import SECOND_PAP_KEY, TABLE, key_of
 from tests.authority.components.test_component import NAMES, OTHER_PDP, REQUEST, World, world
 
+from penstock.authority.components import component as component_module
 from penstock.authority.components.samples import PolicyText, RequiredNames
 from penstock.authority.components.topic_keys import (
     DerivedTopicKeys,
@@ -162,6 +163,23 @@ async def test_a_sample_under_a_key_that_is_on_its_way_is_read_when_it_comes(w: 
         await w.settle()
         assert [one.record for one in pdp.seen] == [REQUEST]
     assert w.notes == []
+
+
+def test_samples_under_keys_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_module, "HELD_BYTES", 1_000)
+
+    @world
+    async def flooded(w: World) -> None:
+        async with sealing_pap(w), w.component("pdp1", "DR(1)") as pdp:
+            async with await w.fabric.publisher("bank-DREQ_1", instance="pep1") as publisher:
+                for number in (2, 2, 2, 2, 1_000):
+                    junk = b"\xff\xff" + number.to_bytes(8) + bytes(300)
+                    await publisher.publish(junk, key="bank/pep1/1")
+            await w.settle()
+            assert len(pdp._unopened) == 3
+            assert w.codes == ["component.key-missing"] * 2
+
+    flooded()
 
 
 def test_keys_are_not_printed_and_a_secret_has_its_length() -> None:

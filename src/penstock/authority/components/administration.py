@@ -411,6 +411,10 @@ class AdministrationComponent:
                     await self._write(instance, BaseTime(number, base))
 
     async def _announce(self, number: int) -> None:
+        for instance in sorted(self.registry.progress[number].opened):
+            # A newcomer that reads this topic must know which certificates are over.
+            for records in self._verifier.ended():
+                await self._write(instance, Withdrawal(records))
         for instance in self.registry.announced_topics(number):
             await self._write(instance, self.registry.reconfiguration(number, instance, self._key, self._random))
 

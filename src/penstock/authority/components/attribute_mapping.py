@@ -33,7 +33,7 @@ Indeterminate. `mapping_gaps` finds such values before.
 The domain that maps signs the table as its author, and another principal, such as the other domain, reviews it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -375,6 +375,7 @@ class ReviewedMapping:
     time: datetime
     author: Principal
     reviewers: tuple[Principal, ...]
+    table: bytes
 
 
 def sign_mapping(table: bytes, number: int, time: datetime, key: Signer) -> bytes:
@@ -426,7 +427,27 @@ def read_reviewed_mapping(
         hint = "let a reviewer sign it: a review of an earlier table does not count"
         raise RefusedError("foreign.review", "the mapping was not reviewed by somebody who may", hint=hint)
     mapping = read_mapping(signed.value.table)  # (4)
-    return ReviewedMapping(mapping, signed.value.number, signed.value.time, author, found)
+    return ReviewedMapping(mapping, signed.value.number, signed.value.time, author, found, signed.value.table)
+
+
+def newest_mappings(found: Iterable[ReviewedMapping]) -> tuple[ReviewedMapping, ...]:
+    """Return, for each two domains, the table with the greatest number.
+
+    Raises `RefusedError` (`foreign.number`) for different tables with one number.
+    """
+    newest: dict[tuple[str, str], ReviewedMapping] = {}
+    for one in found:
+        mapping = one.mapping
+        known = newest.setdefault((mapping.source, mapping.target), one)
+        if one.number > known.number:
+            newest[mapping.source, mapping.target] = one
+        elif one.number == known.number and one.table != known.table:
+            raise RefusedError(
+                "foreign.number",
+                f"two tables from {mapping.source} to {mapping.target} have the number {one.number}",
+                hint="sign the newer one again with a greater number",
+            )
+    return tuple(newest.values())
 
 
 def _statements(data: bytes) -> tuple[UnverifiedValue[MappingStatement], list[UnverifiedValue[MappingReview]]]:

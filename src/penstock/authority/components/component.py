@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from penstock.authority.components.certificates import ComponentCertificate
-from penstock.authority.components.configurations import ConfigurationTimeline
+from penstock.authority.components.configurations import WAITING, ConfigurationTimeline
 from penstock.authority.components.samples import (
     AppliedTime,
     BaseTime,
@@ -86,6 +86,8 @@ JOIN_WAITS: Final = 10.0
 REPLIED_TO: Final = 10_000
 #: requests that wait for a reconfiguration
 HELD: Final = 10_000
+#: bytes of samples that wait for topic keys. Anybody can write what looks like one
+HELD_BYTES: Final = 16 << 20
 _BETWEEN_TWO: Final = REQUESTS | REPLIES
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
@@ -141,6 +143,7 @@ class Component:
         self._keys: HeldTopicKeys | None = None
         #: samples under keys that a reconfiguration will bring
         self._unopened: list[tuple[TopicInstance, Sample]] = []
+        self._unopened_bytes = 0
         #: what is kept on topics for those who join later, to be written again under new keys
         self._standing: dict[TopicInstance, RequiredNames] = {}
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -413,7 +416,7 @@ class Component:
             await publisher.close()
         self._repliers.clear()
         self._readers, self._publishers, self._held = {}, {}, []
-        self._keys, self._unopened, self._standing = None, [], {}
+        self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
 
     # ------------------------------------------------------------------------------------------------------------------
     # Writing.
@@ -514,9 +517,11 @@ class Component:
         if number < keys.number:
             # Topics that keep samples have some from before this component joined. Others have written them again.
             return instance.kind not in _BETWEEN_TWO
-        if len(self._unopened) >= HELD:
+        size = self._unopened_bytes + len(sample.data)
+        if len(self._unopened) >= HELD or size > HELD_BYTES or number > self.number + WAITING:
             return False
         self._unopened.append((instance, sample))
+        self._unopened_bytes = size
         return True
 
     async def _handle(self, found: VerifiedSample) -> None:
@@ -604,7 +609,7 @@ class Component:
         if private is None or self._keys is None:
             return
         self._keys.put(open_private(private, self._box, self.settings.domain, self.settings.id).keys)
-        waiting, self._unopened = self._unopened, []
+        waiting, self._unopened, self._unopened_bytes = self._unopened, [], 0
         for instance, sample in waiting:
             await self._hear(instance, sample)
 

@@ -552,7 +552,8 @@ def information_answer(sample: VerifiedSample, reply: InformationReply, question
         name = attribute_name(one.category, one.name)
         if name is not None and (one.type, one.id) == _entity(question, one.category):
             fields[name] = TimedValue(json.dumps(one.value), moment_of(one.changed))
-    return InformationAnswer(sample.writer.home, sample.writer.id, fields)
+    # Components with one key are one source: two of them do not confirm each other.
+    return InformationAnswer(sample.writer.home, str(sample.writer.principal), fields)
 
 
 def moment_of(seconds: float) -> datetime:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from penstock.authority.components.attribute_mapping import ReviewedMapping, read_reviewed_mapping
+from penstock.authority.components.attribute_mapping import ReviewedMapping, newest_mappings, read_reviewed_mapping
 from penstock.authority.components.dependencies import (
     CATEGORIES,
     attribute_name,
@@ -574,7 +574,7 @@ def load_domain_plan(path: str) -> LoadedPlan:
                 if policies.setdefault(root.id, (file, root))[1] is not root:
                     raise PLAN_NAMING.given_twice(f"the policy `{root.id}`")
     return LoadedPlan(
-        path, plan, names.petnames, principals, administrators, partners, roles, tuple(mappings), policies
+        path, plan, names.petnames, principals, administrators, partners, roles, newest_mappings(mappings), policies
     )
 
 

@@ -77,15 +77,18 @@ def answer_of(reply: DecisionReply, replier: ComponentCertificate, time: float, 
 
 @dataclass(slots=True)
 class AnswerCollection:
-    """The answers to one request until there are enough. Of each replier the first one counts."""
+    """The answers to one request until there are enough. Of each replier the first one counts.
+
+    Components with one key are one replier: two of them do not confirm each other.
+    """
 
     mode: AnswerMode
     priorities: Priorities
-    _answers: dict[str, ComponentAnswer] = field(default_factory=dict)
+    _answers: dict[bytes, ComponentAnswer] = field(default_factory=dict)
 
     def take(self, answer: ComponentAnswer) -> None:
         """Take an answer."""
-        self._answers.setdefault(answer.replier.id, answer)
+        self._answers.setdefault(answer.replier.key, answer)
 
     @property
     def started(self) -> bool:

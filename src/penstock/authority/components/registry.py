@@ -141,6 +141,8 @@ class ReconfigurationProgress:
     replaced: frozenset[str]
     removed: frozenset[str]
     waiting: set[str]
+    #: R* topics that nobody read before
+    opened: frozenset[TopicInstance] = frozenset()
     #: whether topic keys change
     rekeyed: bool = False
     applied: dict[str, float] = field(default_factory=dict)
@@ -417,6 +419,7 @@ class DomainRegistry:
         routes: dict[str, TopicInstance] = {}
         replaced: set[str] = set()
         removed: set[str] = set()
+        before = self.reconfiguration_topics()
         for component, member in self.members.items():
             route = member.reconfigured_by
             if route is not None:
@@ -438,8 +441,9 @@ class DomainRegistry:
         self.number = plan.number
         waiting = routes.keys() - removed
         rekeyed = self.keys is not None and bool(plan.rekey or replaced or removed)
+        opened = frozenset(self.reconfiguration_topics()).difference(before)
         self.progress[plan.number] = ReconfigurationProgress(
-            plan, routes, frozenset(replaced), frozenset(removed), set(waiting), rekeyed
+            plan, routes, frozenset(replaced), frozenset(removed), set(waiting), opened, rekeyed
         )
         for component in removed:
             self._collect(self.engine.apply(EndSession(self.members[component].certificate.record)))

@@ -13,6 +13,7 @@ and for all others together.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -38,6 +39,8 @@ WRITER_SAMPLES: Final = 50_000
 #: failed verifications a second, and in a burst, of one source; sources that are remembered
 FAILURES: Final = 500.0
 SOURCES: Final = 10_000
+#: ends of roles in one sample
+ENDED_TOGETHER: Final = 1_000
 _SHORT_LIVED: Final = REQUESTS | REPLIES
 
 
@@ -148,6 +151,14 @@ class SampleVerifier:
     def end(self, component: str, record: str) -> None:
         """End a role of a component immediately."""
         self._ended.setdefault(component, set()).add(record)
+
+    def ended(self) -> Iterator[dict[str, str]]:
+        """Yield the roles that have ended: records by component, not too many at a time."""
+        left = [(component, record) for component, records in self._ended.items() for record in records]
+        while left:
+            found = dict(left[:ENDED_TOGETHER])
+            yield found
+            left = [(component, record) for component, record in left if found.get(component) != record]
 
     def _read(self, data: bytes, instance: TopicInstance, key: str, now: float) -> UnverifiedSample:
         found = read_sample(data)  # (1)
