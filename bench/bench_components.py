@@ -392,16 +392,19 @@ async def ready_to_ask(stack: AsyncExitStack, owner: AdministrationComponent, fa
 
 async def in_pairs(pep: EnforcementComponent, honest: list[int], attack: Attack) -> list[dict[bool, float]]:
     """Return what a decision costs without and with the attack, pair by pair."""
-    await costs(pep, honest, attack)
+    await costs(pep, honest, attack, RATE)
     pairs = []
     for number in range(PAIRS):
         order = (number % 2 == 0, number % 2 == 1)
-        pairs.append({attacked: await costs(pep, honest, attack if attacked else None) for attacked in order})
+        pairs.append({attacked: await costs(pep, honest, attack, RATE * attacked) for attacked in order})
     return pairs
 
 
-async def costs(pep: EnforcementComponent, honest: list[int], attack: Attack | None) -> float:
-    """Return the seconds of honest processors for a decision. Each must come from the honest decision point."""
+async def costs(pep: EnforcementComponent, honest: list[int], attack: Attack, rate: float) -> float:
+    """Return the seconds of honest processors for a decision. Each must come from the honest decision point.
+
+    Without an attack, the attacker is told as often to write nothing: that costs this process the same.
+    """
     honest_point = key_of("pdp").principal
     began, before, decided = time.process_time(), processor_time(honest), 0
 
@@ -413,18 +416,17 @@ async def costs(pep: EnforcementComponent, honest: list[int], attack: Attack | N
                 raise RuntimeError("a decision that no decision point has made")
             decided += 1
 
-    async def strike(attack: Attack) -> None:
+    async def strike() -> None:
         sent = 0
         while True:
-            due = round((time.process_time() - began) * RATE)
+            due = round((time.process_time() - began) * rate)
             await attack(due - sent)
             sent = due
             await asyncio.sleep(0.002)
 
-    striking = None if attack is None else asyncio.ensure_future(strike(attack))
+    striking = asyncio.ensure_future(strike())
     await asyncio.gather(*(ask() for _ in range(TOGETHER)))
-    if striking is not None:
-        striking.cancel()
+    striking.cancel()
     return (processor_time(honest) - before) / decided
 
 
