@@ -21,6 +21,7 @@ from tests.authority.components.kit import (
     recorder,
 )
 
+from penstock.authority.components import component as component_module
 from penstock.authority.components.certificates import (
     ComponentCertificate,
     administrator_certificate,
@@ -392,6 +393,26 @@ async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
         await pep.write(TopicKind.DREQ, REQUEST)
         await w.settle()
         assert len(pdp.seen) == 2
+
+
+def test_requests_of_one_component_that_wait_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_module, "HELD", 8)
+    monkeypatch.setattr(component_module, "HELD_OF_ONE", 4)
+
+    @world
+    async def flooded(w: World) -> None:
+        async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+            for number in range(6):
+                future = {"number": number, "configuration": 9}
+                await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, **future)
+            assert (len(pdp._held), w.codes) == (4, ["component.flood"] * 2)
+            # They do not wait for longer than they are valid.
+            await w.clock.advance(60)
+            future = {"number": 7, "configuration": 9}
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, **future)
+            assert [one.number for one in pdp._held] == [7]
+
+    flooded()
 
 
 @world

@@ -84,8 +84,9 @@ from penstock.model.principals import Principal
 JOIN_WAITS: Final = 10.0
 #: components that one component replies to at a time, without opening a writer again
 REPLIED_TO: Final = 10_000
-#: requests that wait for a reconfiguration
-HELD: Final = 10_000
+#: requests that wait for a reconfiguration, and those of one writer
+HELD: Final = 40_000
+HELD_OF_ONE: Final = 10_000
 #: bytes of samples that wait for topic keys. Anybody can write what looks like one
 HELD_BYTES: Final = 16 << 20
 _BETWEEN_TWO: Final = REQUESTS | REPLIES
@@ -156,6 +157,7 @@ class Component:
         #: which component writes as which writer of the fabric, on topics with a lease
         self._written_by: dict[tuple[TopicInstance, bytes], str] = {}
         self._held: list[VerifiedSample] = []
+        self._held_of: Counter[str] = Counter()
         self._applied = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconfiguring = False
@@ -415,7 +417,7 @@ class Component:
         for publisher in (*self._publishers.values(), *self._repliers.values()):
             await publisher.close()
         self._repliers.clear()
-        self._readers, self._publishers, self._held = {}, {}, []
+        self._readers, self._publishers, self._held, self._held_of = {}, {}, [], Counter()
         self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -553,20 +555,27 @@ class Component:
         configuration = timeline.serving(found.written_under, found.time)
         if configuration is not None:
             await self.received(replace(found, configuration=configuration))
-        elif len(self._held) < HELD:
-            self._held.append(found)
-        else:
+            return
+        if self._held and self._is_over(self._held[0]):
+            self._held = [one for one in self._held if not self._is_over(one)]
+            self._held_of = Counter(one.writer.id for one in self._held)
+        if len(self._held) >= HELD or self._held_of[found.writer.id] >= HELD_OF_ONE:
             raise RefusedError("component.flood", "too many requests wait for a reconfiguration")
+        self._held.append(found)
+        self._held_of[found.writer.id] += 1
+
+    def _is_over(self, request: VerifiedSample) -> bool:
+        return request.time + self._verifier.lifespan + POINT_SKEW < self.now()
 
     async def _release(self) -> None:
         """Look again at the requests that wait."""
-        held, self._held = self._held, []
+        held, self._held, self._held_of = self._held, [], Counter()
         for found in held:
             timeline = self._timeline
             if timeline is None:
                 return
             try:
-                if found.time + self._verifier.lifespan + POINT_SKEW >= self.now():
+                if not self._is_over(found):
                     self._verifier.check(found)
                     await self._serve(timeline, found)
             except PenstockError as error:
