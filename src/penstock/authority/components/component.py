@@ -85,8 +85,8 @@ JOIN_WAITS: Final = 10.0
 #: components that one component replies to at a time, without opening a writer again
 REPLIED_TO: Final = 10_000
 #: requests that wait for a reconfiguration, and those of one writer
-HELD: Final = 40_000
-HELD_OF_ONE: Final = 10_000
+HELD: Final = 10_000
+HELD_OF_ONE: Final = 5_000
 #: bytes of samples that wait for topic keys. Anybody can write what looks like one
 HELD_BYTES: Final = 16 << 20
 _BETWEEN_TWO: Final = REQUESTS | REPLIES
