@@ -59,6 +59,8 @@ def test_policies_are_combined_by_the_configuration() -> None:
     # Only the applicable policies with the highest priority count.
     assert decided(policies(*both, priorities={"permits": 1}), question("withdraw"), high) == P
     assert decided(policies(*both, priorities={"permits": 1}), question("withdraw"), told(rank=1)) == D
+    # A priority of a policy is not one of a domain whose information everybody would wait for.
+    assert policies(*both, priorities={"permits": 1, "bank": 2}).informants == {"bank": 2}
     assert decided(policies(*both), question("look", "loan")) == NA
     assert decided(policies(), question()) == NA
 

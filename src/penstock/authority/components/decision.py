@@ -179,6 +179,12 @@ class ConfiguredPolicies:
         return with_priorities(ranks, combining) if len({*ranks}) > 1 else combining
 
     @cached_property
+    def informants(self) -> dict[str, int]:
+        """The priorities of domains that inform: those that are not of policies."""
+        policies = {one.id for one in self.configuration.policies}
+        return {name: rank for name, rank in self.configuration.priorities.items() if name not in policies}
+
+    @cached_property
     def policy(self) -> CompiledPolicy:
         """The policies together: only the applicable ones with the highest priority count."""
         return CompiledPolicy(PolicySet(_ROOT, "1.0", self._combining, self.policies), self.sources)
@@ -417,7 +423,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             question,
             facts,
             policies,
-            InformationCollection(policies.mode, missing, configuration.priorities),
+            InformationCollection(policies.mode, missing, policies.informants),
             queries_for(question, missing),
             deadline,
             now + pause,
