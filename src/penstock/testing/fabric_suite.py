@@ -297,7 +297,8 @@ class QosSuite(FabricCase):
         writer = await fabric.publisher("events")
         for number in range(limit + 50):
             await writer.publish(str(number).encode())
-            if number % 500 == 0:
+            # In small groups: a socket may drop what a busy machine does not read in time.
+            if number % 100 == 0:
                 await until(lambda sent=number: got > sent)  # type: ignore[misc]  # a default binds it
         await until(lambda: got == limit + 50 and slow.counts.missed == 50)
         assert await take(slow, 1) == [b"50"]
