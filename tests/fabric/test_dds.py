@@ -54,8 +54,12 @@ from penstock.fabric.dds_link import (
     unpack_message,
 )
 
-#: a domain of its own for each process that runs tests
-ADDRESS = f"dds://127.0.0.1/{os.getpid() % 200}?tag=test{os.getpid()}"
+
+def address() -> str:
+    """Return the DDS domain of this process: tests run in processes that are copies of one."""
+    return f"dds://127.0.0.1/{os.getpid() % 200}?tag=test{os.getpid()}"
+
+
 PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
 _PREFIXES = count()
 
@@ -77,13 +81,13 @@ class TestDds(FabricSuite):
 
     async def open(self, clock: Clock) -> Fabric:
         self.prefix = f"suite{next(_PREFIXES)}"
-        keeper = await DdsKeeper.open(ADDRESS, file=self.path, prefix=self.prefix, clock=clock)
-        fabric = await _Fabric.connect(ADDRESS, prefix=self.prefix, clock=clock)
+        keeper = await DdsKeeper.open(address(), file=self.path, prefix=self.prefix, clock=clock)
+        fabric = await _Fabric.connect(address(), prefix=self.prefix, clock=clock)
         fabric.keeper = keeper
         return fabric
 
     async def join(self, fabric: Fabric) -> Fabric:
-        return await DdsFabric.connect(ADDRESS, prefix=self.prefix, clock=self.clock)
+        return await DdsFabric.connect(address(), prefix=self.prefix, clock=self.clock)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -98,8 +102,8 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def domain(clock: Clock | None = None) -> AsyncIterator[tuple[DdsKeeper, DdsFabric, str]]:
     prefix = f"test{next(_PREFIXES)}"
     async with (
-        await DdsKeeper.open(ADDRESS, prefix=prefix, clock=clock) as keeper,
-        await DdsFabric.connect(ADDRESS, prefix=prefix, clock=clock) as fabric,
+        await DdsKeeper.open(address(), prefix=prefix, clock=clock) as keeper,
+        await DdsFabric.connect(address(), prefix=prefix, clock=clock) as fabric,
     ):
         yield keeper, fabric, prefix
 
@@ -130,11 +134,11 @@ def test_loopback_and_unicast_only() -> None:
 def test_without_a_keeper_a_fabric_does_not_open() -> None:
     async def whole() -> None:
         with pytest.raises(FailedError) as failed:
-            await DdsFabric.connect(ADDRESS, prefix="nobody", timeout=0.05)
+            await DdsFabric.connect(address(), prefix="nobody", timeout=0.05)
         assert failed.value.code == "fabric.unreachable"
         async with domain():
             with refused("fabric.bad-address"):  # one process, one domain, one tag
-                await DdsFabric.connect(ADDRESS + "x")
+                await DdsFabric.connect(address() + "x")
 
     run(whole)
 
@@ -146,9 +150,9 @@ def test_what_is_kept_outlives_its_writer_and_persistent_topics_the_keeper(tmp_p
     async def whole() -> None:
         prefix = f"test{next(_PREFIXES)}"
         clock = ManualClock()
-        keeper = await DdsKeeper.open(ADDRESS, file=tmp_path / "topics", prefix=prefix, clock=clock)
-        writing = await DdsFabric.connect(ADDRESS, prefix=prefix, clock=clock)
-        staying = await DdsFabric.connect(ADDRESS, prefix=prefix, clock=clock)
+        keeper = await DdsKeeper.open(address(), file=tmp_path / "topics", prefix=prefix, clock=clock)
+        writing = await DdsFabric.connect(address(), prefix=prefix, clock=clock)
+        staying = await DdsFabric.connect(address(), prefix=prefix, clock=clock)
         for topic, qos in (("kept", PERSISTENT), ("log", LOG), ("live", LIVE)):
             await writing.declare(topic, qos)
             writer = await writing.publisher(topic)
@@ -166,14 +170,14 @@ def test_what_is_kept_outlives_its_writer_and_persistent_topics_the_keeper(tmp_p
             await staying.call({"op": "hello"}, timeout=0.05)
         await own.publish(b"without a keeper")
         assert await take(live, 1) == [b"without a keeper"]
-        keeper = await DdsKeeper.open(ADDRESS, file=tmp_path / "topics", prefix=prefix, clock=clock)
+        keeper = await DdsKeeper.open(address(), file=tmp_path / "topics", prefix=prefix, clock=clock)
         while True:  # until the client has noticed
             with suppress(FailedError):
                 await mine.publish(b"3")
                 break
         assert await take(reader, 2) == [b"2", b"3"]
         await nothing(reader)  # nor twice
-        async with await DdsFabric.connect(ADDRESS, prefix=prefix, clock=clock) as late:
+        async with await DdsFabric.connect(address(), prefix=prefix, clock=clock) as late:
             assert await take(await late.subscribe("kept"), 3) == [b"1", b"2", b"3"]
             await until(lambda: staying._joined)
             assert await late.describe("live") == LIVE  # declared again by a client
@@ -190,8 +194,8 @@ def test_what_is_kept_outlives_its_writer_and_persistent_topics_the_keeper(tmp_p
 def test_a_fabric_closes_soon_if_its_keeper_is_gone() -> None:
     async def whole() -> None:
         prefix = f"test{next(_PREFIXES)}"
-        keeper = await DdsKeeper.open(ADDRESS, prefix=prefix)
-        fabric = await DdsFabric.connect(ADDRESS, prefix=prefix)
+        keeper = await DdsKeeper.open(address(), prefix=prefix)
+        fabric = await DdsFabric.connect(address(), prefix=prefix)
         await fabric.declare("live", LIVE)
         for _ in range(3):
             await fabric.publisher("live")
@@ -209,7 +213,7 @@ def test_nobody_silences_a_writer_with_its_id_and_a_high_count() -> None:
         async with domain() as (_, fabric, prefix):
             await fabric.declare("log", LOG)
             writer, reader = await fabric.publisher("log"), await fabric.subscribe("log")
-            link = DdsLink(DdsAddress.parse(ADDRESS))
+            link = DdsLink(DdsAddress.parse(address()))
             stranger = link.writer(sample_topic(prefix, "log"), policies(LOG, FABRIC_LIMITS, kept=True), keyed=True)
             forged = encode(Sample(b"forged", writer=writer.writer, sequence=2**64 - 1))
             stranger.write(pack(b"\xff" * 8 + forged, ""), 1)
@@ -229,7 +233,7 @@ def test_a_client_that_is_gone_leaves_nothing_at_the_keeper() -> None:
             await fabric.subscribe(
                 "live", on_writer=lambda writer, there: None if there else gone.append(writer), callback=_ignore
             )
-            client = await DdsFabric.connect(ADDRESS, prefix=prefix)
+            client = await DdsFabric.connect(address(), prefix=prefix)
             await client.subscribe("live")
             await client.serve("live", _echo)
             writer = await client.publisher("live")
@@ -336,7 +340,7 @@ def test_other_processes_and_the_crash_of_one() -> None:
             await fabric.declare("live", replace(LIVE, lease=0.5))
             await fabric.declare("log", replace(LOG, lease=0.5))
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", _CHILD, ADDRESS, prefix, stdout=asyncio.subprocess.PIPE
+                sys.executable, "-c", _CHILD, address(), prefix, stdout=asyncio.subprocess.PIPE
             )
             assert child.stdout is not None
             assert await child.stdout.readline() == b"ready\n"
@@ -405,7 +409,7 @@ def test_junk_of_a_stranger_is_counted_and_the_others_go_on() -> None:
                 await fabric.declare(topic, qos)
             readers = {topic: await fabric.subscribe(topic) for topic in ("events", "live", "state")}
             control = policies(CONTROL, FABRIC_LIMITS)
-            link = DdsLink(DdsAddress.parse(ADDRESS))
+            link = DdsLink(DdsAddress.parse(address()))
             junk = [b"", b"\0", b"\1", b"\2" * 40, b"\1" + b"\xff" * 40, b"\0" * 9, b"\xff" * 3_000]
             for topic, reader in readers.items():
                 keyed = topic == "state"
@@ -454,8 +458,8 @@ def test_what_a_client_can_open_is_bounded() -> None:
         prefix = f"test{next(_PREFIXES)}"
         limits = replace(FABRIC_LIMITS, fabric_keys=3)
         async with (
-            await DdsKeeper.open(ADDRESS, prefix=prefix, limits=limits),
-            await DdsFabric.connect(ADDRESS, prefix=prefix) as fabric,
+            await DdsKeeper.open(address(), prefix=prefix, limits=limits),
+            await DdsFabric.connect(address(), prefix=prefix) as fabric,
         ):
             await fabric.declare("live", LIVE)
             writer = await fabric.publisher("live")

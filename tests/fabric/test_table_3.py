@@ -150,7 +150,7 @@ asyncio.run(main())
 
 def test_reliability_over_dds_when_a_fifth_of_the_packets_is_lost() -> None:
     pytest.importorskip("cyclonedds", reason="cyclonedds is not installed: there is no wheel for this machine")
-    from tests.fabric.test_dds import ADDRESS, domain  # noqa: PLC0415  # where there is DDS
+    from tests.fabric.test_dds import address, domain  # noqa: PLC0415  # where there is DDS
 
     async def whole() -> None:
         async with domain() as (_, fabric, prefix):
@@ -158,7 +158,7 @@ def test_reliability_over_dds_when_a_fifth_of_the_packets_is_lost() -> None:
             for topic, qos in (("events", EVENTS), ("live", LIVE)):
                 await fabric.declare(topic, qos)
                 readers.append(await fabric.subscribe(topic))
-            child = await asyncio.create_subprocess_exec(sys.executable, "-c", _LOSSY, ADDRESS, prefix)
+            child = await asyncio.create_subprocess_exec(sys.executable, "-c", _LOSSY, address(), prefix)
             assert await take(readers[1], 300) == [str(number).encode() for number in range(300)]
             assert await child.wait() == 0
             assert 0 < len(readers[0].reader) < 300

@@ -16,7 +16,10 @@ from penstock.fabric import EmbeddedFabric
 from penstock.fabric.addresses import open_fabric
 from penstock.testing.fabric_suite import refused
 
-ADDRESS = f"dds://127.0.0.1/{os.getpid() % 200}?tag=cli{os.getpid()}"
+
+def address() -> str:
+    """Return the DDS domain of this process: tests run in processes that are copies of one."""
+    return f"dds://127.0.0.1/{os.getpid() % 200}?tag=cli{os.getpid()}"
 
 
 def test_an_address_says_which_fabric() -> None:
@@ -33,13 +36,13 @@ def test_an_address_says_which_fabric() -> None:
 def test_decisions_over_a_dds_domain_and_its_keeper(penstock: Shell) -> None:
     pytest.importorskip("cyclonedds", reason="cyclonedds is not installed: there is no wheel for this machine")
     bundle = lay_out(penstock)
-    keeper = Copy(["fabric", "keep", ADDRESS, "--file", "topics", "-o", "json"], stdout=subprocess.PIPE, text=True)
+    keeper = Copy(["fabric", "keep", address(), "--file", "topics", "-o", "json"], stdout=subprocess.PIPE, text=True)
     with bounded(keeper):
         assert keeper.stdout is not None
-        assert json.loads(keeper.stdout.readline()) == {"keeper": ADDRESS, "file": "topics"}
-        found = json.loads(penstock.ok("doctor", "--fabric", ADDRESS, "-o", "json").out)
+        assert json.loads(keeper.stdout.readline()) == {"keeper": address(), "file": "topics"}
+        found = json.loads(penstock.ok("doctor", "--fabric", address(), "-o", "json").out)
         assert [(one["check"], one["level"]) for one in found["findings"]] == [("fabric", "ok")]
-        on = ("--fabric", ADDRESS, "--owner", "hospital")
+        on = ("--fabric", address(), "--owner", "hospital")
         words = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", *on, "--key", "pdp1.key"]
         point = Copy([*words, "--credential", "pep.cert", "-o", "json"], stdout=subprocess.PIPE, text=True)
         with bounded(point):
