@@ -19,7 +19,7 @@ from penstock.testing.fabric_suite import refused
 
 def address() -> str:
     """Return the DDS domain of this process: tests run in processes that are copies of one."""
-    return f"dds://127.0.0.1/{os.getpid() % 200}?tag=cli{os.getpid()}"
+    return f"dds://127.0.0.1/{(os.getpid() + 50) % 200}?tag=cli{os.getpid()}"
 
 
 def test_an_address_says_which_fabric() -> None:

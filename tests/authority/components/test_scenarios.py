@@ -400,7 +400,7 @@ def test_on_dds(path: Path, tmp_path: Path) -> None:
     from penstock.fabric.dds import DdsFabric  # noqa: PLC0415  # it needs cyclonedds
     from penstock.fabric.dds_keeper import DdsKeeper  # noqa: PLC0415  # it needs cyclonedds
 
-    address = f"dds://127.0.0.1/{os.getpid() % 200}?tag=scenarios{os.getpid()}n{next(_NUMBERS)}"
+    address = f"dds://127.0.0.1/{(os.getpid() + 100) % 200}?tag=scenarios{os.getpid()}n{next(_NUMBERS)}"
 
     @asynccontextmanager
     async def opened(clock: ManualClock) -> AsyncIterator[Fabric]:
