@@ -43,13 +43,18 @@ from components_parts import (
     table,
 )
 from harness import Result, at_least, at_most, observed
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.component import Component
-from penstock.authority.components.decision import DecisionComponent
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.samples import ComponentSample, DecisionReply, DecisionRequest, SampleContent
-from penstock.authority.components.topics import TopicKind, qos_of
-from penstock.authority.components.verification import VerifiedSample
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.exchange.samples import (
+    ComponentSample,
+    DecisionReply,
+    DecisionRequest,
+    SampleContent,
+)
+from penstock.authority.components.exchange.topics import TopicKind, qos_of
+from penstock.authority.components.exchange.verification import VerifiedSample
+from penstock.authority.components.points.component import Component
+from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.decisions.decision_point import quiet
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.fabric import Fabric, Sample

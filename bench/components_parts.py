@@ -14,14 +14,9 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.component import ComponentSettings
-from penstock.authority.components.decision import DecisionComponent
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.information import InformationComponent
-from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
-from penstock.authority.components.registry import AdministrationSettings
-from penstock.authority.components.samples import (
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.registry import AdministrationSettings
+from penstock.authority.components.exchange.samples import (
     AttributeQuery,
     ComponentSample,
     Configuration,
@@ -35,7 +30,12 @@ from penstock.authority.components.samples import (
     sample_bytes,
     sample_key,
 )
-from penstock.authority.components.topics import ComponentKind, TopicKind, TopicLevels, qos_of
+from penstock.authority.components.exchange.topics import ComponentKind, TopicKind, TopicLevels, qos_of
+from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
+from penstock.authority.components.points.component import ComponentSettings
+from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.enforcement import EnforcementComponent
+from penstock.authority.components.points.information import InformationComponent
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion

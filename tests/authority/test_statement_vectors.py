@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 
 from penstock.authority import polls, role_book, rulebook_records
-from penstock.authority.components import attribute_mapping, certificates
+from penstock.authority.components.exchange import certificates
+from penstock.authority.components.information import attribute_mapping
 from penstock.authority.decisions import messages, updates
 from penstock.authority.domain import distribution, domain_ledger
 from penstock.codec.sexp import SExp, canonical, head, parse

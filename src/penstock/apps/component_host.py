@@ -17,15 +17,19 @@ from typing import Final, Self, TypeAlias
 
 from penstock.apps.node.config import read_nats
 from penstock.apps.node.load import nats_login
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.component import Component, ComponentSettings
-from penstock.authority.components.decision import DecisionComponent
-from penstock.authority.components.dependencies import action_name
-from penstock.authority.components.domain_check import policy_combining
-from penstock.authority.components.domain_plan import PLAN_FILE, PLAN_NAMING, ComponentPlan, LoadedPlan, SourcePlan
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.information import InformationComponent
-from penstock.authority.components.information_sources import (
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.registry import AdministrationSettings
+from penstock.authority.components.administration.specification import (
+    PolicyAdministration,
+    PolicyLanguage,
+    SpecificationComponent,
+    SpecificationRule,
+)
+from penstock.authority.components.exchange.samples import PolicyText, RoleConfiguration
+from penstock.authority.components.exchange.topics import ComponentKind
+from penstock.authority.components.exchange.topics_lists import parse_role
+from penstock.authority.components.information.dependencies import action_name
+from penstock.authority.components.information.sources import (
     AttributeFunction,
     AttributeSource,
     EntityTable,
@@ -34,17 +38,19 @@ from penstock.authority.components.information_sources import (
     HttpAttributes,
     SqlAttributes,
 )
-from penstock.authority.components.log_point import AuditAttributes, LogComponent
-from penstock.authority.components.registry import AdministrationSettings
-from penstock.authority.components.samples import PolicyText, RoleConfiguration
-from penstock.authority.components.specification import (
-    PolicyAdministration,
-    PolicyLanguage,
-    SpecificationComponent,
-    SpecificationRule,
+from penstock.authority.components.plans.domain_check import policy_combining
+from penstock.authority.components.plans.domain_plan import (
+    PLAN_FILE,
+    PLAN_NAMING,
+    ComponentPlan,
+    LoadedPlan,
+    SourcePlan,
 )
-from penstock.authority.components.topics import ComponentKind
-from penstock.authority.components.topics_lists import parse_role
+from penstock.authority.components.points.component import Component, ComponentSettings
+from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.enforcement import EnforcementComponent
+from penstock.authority.components.points.information import InformationComponent
+from penstock.authority.components.points.log_point import AuditAttributes, LogComponent
 from penstock.crypto import Signer
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, EmbeddedFabric, Fabric, FileKeeper, SystemClock

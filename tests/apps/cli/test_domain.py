@@ -19,11 +19,11 @@ from tests.copies import Copy
 
 from penstock.apps.cli.shared.component_process import component_keys
 from penstock.apps.component_host import AnyComponent, ComponentHost, role_configurations
-from penstock.authority.components.decision import ConfiguredPolicies
-from penstock.authority.components.domain_plan import load_domain_plan
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.information_combining import CombinedInformation, TimedValue
-from penstock.authority.components.samples import Configuration
+from penstock.authority.components.exchange.samples import Configuration
+from penstock.authority.components.information.combining import CombinedInformation, TimedValue
+from penstock.authority.components.plans.domain_plan import load_domain_plan
+from penstock.authority.components.points.decision import ConfiguredPolicies
+from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity, facts_of

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.component import Component, ComponentSettings
-from penstock.authority.components.registry import AdministrationSettings
-from penstock.authority.components.samples import Configuration, RoleConfiguration
-from penstock.authority.components.topics import CONCEPTUAL_ROLES
-from penstock.authority.components.verification import VerifiedSample
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.registry import AdministrationSettings
+from penstock.authority.components.exchange.samples import Configuration, RoleConfiguration
+from penstock.authority.components.exchange.topics import CONCEPTUAL_ROLES
+from penstock.authority.components.exchange.verification import VerifiedSample
+from penstock.authority.components.points.component import Component, ComponentSettings
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, EmbeddedFabric, Fabric, FileKeeper

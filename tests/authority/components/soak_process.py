@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from tests.authority.components.kit import KINDS, PAP_KEY, SECOND_PAP_KEY, key_of
 
-from penstock.authority.components.component import Component, ComponentSettings
-from penstock.authority.components.decision import DecisionComponent
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.information import InformationComponent
-from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
-from penstock.authority.components.samples import AttributeQuery
-from penstock.authority.components.topics import ComponentKind, TopicLevels
+from penstock.authority.components.exchange.samples import AttributeQuery
+from penstock.authority.components.exchange.topics import ComponentKind, TopicLevels
+from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
+from penstock.authority.components.points.component import Component, ComponentSettings
+from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.enforcement import EnforcementComponent
+from penstock.authority.components.points.information import InformationComponent
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.errors import PenstockError
 from penstock.fabric import Fabric, SystemClock

@@ -47,24 +47,24 @@ from tests.authority.components.kit import (
     key_of,
     memory_fabric,
 )
-from tests.authority.components.test_points import policy
+from tests.authority.components.points.test_points import policy
 
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.attribute_mapping import read_mapping
-from penstock.authority.components.component import Component, ComponentSettings
-from penstock.authority.components.decision import DecisionComponent
-from penstock.authority.components.enforcement import EnforcementComponent
-from penstock.authority.components.information import InformationComponent
-from penstock.authority.components.information_sources import EntityTable, FunctionAttributes
-from penstock.authority.components.request_components import ReplyingComponent
-from penstock.authority.components.samples import AttributeQuery, Configuration, RoleConfiguration
-from penstock.authority.components.specification import (
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.specification import (
     PolicyAdministration,
     PolicyLanguage,
     SpecificationComponent,
     SpecificationRule,
 )
-from penstock.authority.components.topics import ComponentKind, TopicLevels
+from penstock.authority.components.exchange.samples import AttributeQuery, Configuration, RoleConfiguration
+from penstock.authority.components.exchange.topics import ComponentKind, TopicLevels
+from penstock.authority.components.information.attribute_mapping import read_mapping
+from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
+from penstock.authority.components.points.component import Component, ComponentSettings
+from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.enforcement import EnforcementComponent
+from penstock.authority.components.points.information import InformationComponent
+from penstock.authority.components.points.request_components import ReplyingComponent
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.errors import PenstockError
 from penstock.fabric import Fabric

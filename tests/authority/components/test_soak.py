@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pytest
 from tests.authority.components.kit import TABLE, administration, pap
+from tests.authority.components.points.test_points import policy
 from tests.authority.components.soak_process import LEVELS, PREFIX, USERS
-from tests.authority.components.test_points import policy
 from tests.copies import MODULE, Copy
 
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.component import JOIN_WAITS
-from penstock.authority.components.samples import RoleConfiguration
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.exchange.samples import RoleConfiguration
+from penstock.authority.components.points.component import JOIN_WAITS
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.tasks import waited_for
 from penstock.testing.nats import NatsServer

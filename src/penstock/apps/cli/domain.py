@@ -25,20 +25,25 @@ from penstock.apps.cli.shared.options import Duration, KeyOptions, OutputFile, p
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show
 from penstock.apps.component_host import administration_settings, is_shared, plan_fabric, role_configurations
-from penstock.authority.components.administration import AdministrationComponent
-from penstock.authority.components.attribute_mapping import mapping_table, review_mapping, sign_mapping
-from penstock.authority.components.certificates import ComponentCertificate
-from penstock.authority.components.domain_check import PlanFinding, PlanLevel, check_domain
-from penstock.authority.components.domain_plan import (
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.live_domain import (
+    LiveDomain,
+    RoleDifference,
+    read_live_domain,
+    role_differences,
+)
+from penstock.authority.components.exchange.certificates import ComponentCertificate
+from penstock.authority.components.exchange.topic_keys import TOPIC_SECRET_BYTES
+from penstock.authority.components.exchange.topics import ComponentKind, TopicInstance
+from penstock.authority.components.information.attribute_mapping import mapping_table, review_mapping, sign_mapping
+from penstock.authority.components.plans.domain_check import PlanFinding, PlanLevel, check_domain
+from penstock.authority.components.plans.domain_plan import (
     EXAMPLE,
     DomainPlan,
     LoadedPlan,
     read_domain_plan,
 )
-from penstock.authority.components.live_domain import LiveDomain, RoleDifference, read_live_domain, role_differences
-from penstock.authority.components.nats_permissions import domain_permissions, server_configuration
-from penstock.authority.components.topic_keys import TOPIC_SECRET_BYTES
-from penstock.authority.components.topics import ComponentKind, TopicInstance
+from penstock.authority.components.plans.nats_permissions import domain_permissions, server_configuration
 from penstock.codec.sexp import parse_canonical
 from penstock.crypto import PublicKey, SigningKey, new_key, private_key_to_sexp, read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError

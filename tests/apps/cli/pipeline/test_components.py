@@ -10,7 +10,7 @@ from tests.apps.ebank_kit import WITHDRAW, amount, set_up
 from tests.pipeline.test_component_audit import LINES, NOON
 
 from penstock.apps.cli.pipeline.components import RoleModes
-from penstock.authority.components.log_point import read_audit
+from penstock.authority.components.points.log_point import read_audit
 from penstock.authority.decisions.modes import AnswerMode
 from penstock.crypto import SigningKey
 

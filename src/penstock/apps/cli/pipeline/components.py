@@ -17,7 +17,7 @@ from penstock.apps.cli.shared.files import write_bytes
 from penstock.apps.cli.shared.options import Duration
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown
-from penstock.authority.components.domain_plan import load_domain_plan
+from penstock.authority.components.plans.domain_plan import load_domain_plan
 from penstock.authority.decisions.messages import AccessAnswer, AnswerEffect, PolicyRevision
 from penstock.authority.decisions.modes import FIRST, AnswerMode, of_highest_priority
 from penstock.errors import MalformedError, RefusedError

@@ -15,8 +15,8 @@ from penstock.apps.cli.shared.commands import wants_data
 from penstock.apps.cli.shared.options import open_key
 from penstock.apps.cli.shared.session import aside, say
 from penstock.apps.component_host import ComponentHost, is_shared, plan_fabric
-from penstock.authority.components.domain_plan import LoadedPlan, load_domain_plan
-from penstock.authority.components.enforcement import EnforcementComponent
+from penstock.authority.components.plans.domain_plan import LoadedPlan, load_domain_plan
+from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.crypto import SigningKey

@@ -1,0 +1,529 @@
+"""PAPs: they admit components to a domain, configure and reconfigure them, and end their roles (paper 4, 4.1).
+
+    async with AdministrationComponent(fabric, key, AdministrationSettings(domain="bank", id="pap1", …)) as pap:
+        await pap.reconfigure({"DR(1)": row})       # returns when it is announced; `base_time` says when all applied it
+        await pap.change_roles([SetFact(…)])        # facts and appointments change; roles that relied on them end
+
+A domain can have several PAPs. One owns CONF (exclusive ownership); it alone answers requests to join and writes R* and
+APOL. It writes to CONF first, which proves that it still owns it, and then to the others. The other PAPs follow what is
+on CONF, so all have the same state (see `registry`). When the owner does not do what has to be done, another PAP claims
+CONF after the lease, catches up, and goes on.
+
+The ends of roles are written to CONF under a key of their own, which PAPs of partner domains read: roles there that
+rest on them end too.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Self
+
+from penstock.authority.components.administration.registry import AdministrationSettings, DomainRegistry
+from penstock.authority.components.exchange.certificates import administrator_certificate
+from penstock.authority.components.exchange.samples import (
+    WITHDRAWALS_KEY,
+    AppliedTime,
+    BaseTime,
+    ComponentSample,
+    Configuration,
+    Departure,
+    PolicyApplied,
+    ReconfigurationPlan,
+    RoleConfiguration,
+    SampleContent,
+    SpecifiedPolicy,
+    Withdrawal,
+    sample_bytes,
+    sample_key,
+)
+from penstock.authority.components.exchange.topic_keys import FIXED_NUMBER
+from penstock.authority.components.exchange.topics import (
+    REPLIES,
+    REQUESTS,
+    ComponentKind,
+    TopicInstance,
+    TopicKind,
+    applied_topic,
+    qos_of,
+    topic_name,
+)
+from penstock.authority.components.exchange.verification import SampleVerifier, VerifiedSample
+from penstock.authority.decisions.decision_point import Note, quiet
+from penstock.codec.sexp import canonical
+from penstock.crypto import Signer
+from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
+from penstock.fabric.envelope import MICROSECONDS
+from penstock.fabric.port import LEASE
+from penstock.fabric.tasks import in_background, report
+from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
+
+_JOIN: Final = TopicInstance(TopicKind.JOIN)
+_CONF: Final = TopicInstance(TopicKind.CONF)
+_SPOL: Final = TopicInstance(TopicKind.SPOL)
+_APOL: Final = TopicInstance(TopicKind.APOL)
+
+
+class AdministrationComponent:
+    """A PAP. See the module."""
+
+    def __init__(  # noqa: PLR0913  # named settings, each with a default
+        self,
+        fabric: Fabric,
+        key: Signer,
+        settings: AdministrationSettings,
+        *,
+        clock: Clock | None = None,
+        random: RandomBytes = secrets.token_bytes,
+        note: Note = quiet,
+    ) -> None:
+        if key.principal not in settings.administrators:
+            raise RefusedError(
+                "component.certificate",
+                f"{key.principal.short} is not an administrator of `{settings.domain}`",
+                hint="name it in the files of all components",
+            )
+        self.settings = settings
+        self.registry = DomainRegistry(settings)
+        #: refused samples by error code
+        self.counts: Counter[str] = Counter()
+        self._fabric = fabric
+        self._key = key
+        self._clock = clock or SystemClock()
+        self._random = random
+        self._note = note
+        self._certificate = administrator_certificate(key, settings.domain, settings.id)
+        self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
+        self._partners = {
+            name: SampleVerifier(name, who, settings.levels.lifespan) for name, who in settings.partners.items()
+        }
+        #: the writer of CONF while this PAP owns it
+        self._owned: Publisher | None = None
+        self._publishers: dict[TopicInstance, Publisher] = {}
+        self._readers: dict[str, TopicSubscription] = {}
+        #: topics whose named instances were made
+        self._instances: set[TopicInstance] = set()
+        self._lock = asyncio.Lock()
+        self._last_number = 0
+        self._timer: asyncio.Task[None] | None = None
+        self._due: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        #: ends of sessions and of partners' credentials that this PAP makes known if it owns CONF
+        self._changes: list[RoleChange] = []
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # What an extension overrides.
+
+    async def policy_specified(self, sample: VerifiedSample) -> None:
+        """Handle a policy that a PSP has specified."""
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Start and end.
+
+    async def __aenter__(self) -> Self:
+        await self.join()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    @property
+    def owns(self) -> bool:
+        """Whether this PAP owned CONF when it last wrote there."""
+        return self._owned is not None
+
+    def now(self) -> float:
+        """Return the seconds since 1970 of the component's clock."""
+        return self._clock.now()
+
+    async def join(self) -> None:
+        """Declare the topics of the domain, catch up with CONF, and begin to answer requests to join.
+
+        Raises as `Fabric.declare` and `subscribe`.
+        """
+        for instance in (_JOIN, _CONF, _SPOL, _APOL):
+            await self._declare(instance)
+        await self._catch_up()
+        await self._read(_CONF, self._hear_conf)
+        await self._follow_table()
+        await self._read(_SPOL, partial(self._hear, _SPOL))
+        for partner in self._partners:
+            name = topic_name(partner, _CONF)
+            await self._fabric.declare(name, qos_of(TopicKind.CONF, self.settings.levels))
+            self._readers[name] = await self._fabric.subscribe(
+                name, keys=[WITHDRAWALS_KEY], callback=partial(self._guarded, partial(self._hear_partner, partner))
+            )
+        await self._read(_JOIN, self._hear_join)
+        await self._act()
+
+    async def leave(self) -> None:
+        """Stop, and give up CONF to another PAP."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all topics."""
+        me = asyncio.current_task()
+        for task in [*self._tasks, *([self._timer] if self._timer else ())]:
+            if task is not me:
+                task.cancel()
+        for reader in self._readers.values():
+            await reader.close()
+        for publisher in self._publishers.values():
+            await publisher.close()
+        if self._owned is not None:
+            await self._owned.close()
+        self._readers, self._publishers, self._owned = {}, {}, None
+
+    async def _declare(self, instance: TopicInstance) -> None:
+        await self._fabric.declare(
+            topic_name(self.settings.domain, instance), qos_of(instance.kind, self.settings.levels)
+        )
+
+    async def _read(self, instance: TopicInstance, callback: Callback) -> None:
+        name = topic_name(self.settings.domain, instance)
+        self._readers[name] = await self._fabric.subscribe(name, callback=partial(self._guarded, callback))
+
+    async def _guarded(self, callback: Callback, sample: Sample) -> None:
+        """Handle a sample; one that fails must not end the component."""
+        try:
+            await callback(sample)
+        except PenstockError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next sample must be read
+            report(f"component {self.settings.id}", error)
+
+    async def _follow_table(self) -> None:
+        """Declare the topics of all roles, and read the apply times of their components."""
+        for row in list(self.registry.table.values()):
+            topics, applied = row.topics, applied_topic(ComponentKind(row.kind))
+            for instance in sorted(topics.write | topics.read):
+                await self._declare(instance)
+                if instance.kind in REQUESTS | REPLIES and instance not in self._instances:
+                    # Other components may have no right to make what a fabric needs for named instances.
+                    name = topic_name(self.settings.domain, instance)
+                    await (await self._fabric.publisher(name, instance=self.settings.id)).close()
+                    self._instances.add(instance)
+                if instance.kind is applied and topic_name(self.settings.domain, instance) not in self._readers:
+                    await self._read(instance, partial(self._hear, instance))
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # What an administrator does.
+
+    async def reconfigure(
+        self, roles: Mapping[str, RoleConfiguration | None], *, expected: float | None = None, reason: str = ""
+    ) -> int:
+        """Announce other configurations of roles; a role without one ends. Return the configuration number.
+
+        Raises `RefusedError`: `fabric.not-owner` if another PAP owns CONF, and as `RoleConfiguration.topics`; and
+        `LimitError` (`component.limit`).
+        """
+        for row in roles.values():
+            if row is not None:
+                _ = row.topics
+        async with self._lock:
+            await self._claim()
+            self.registry.check_size(roles)
+            number = self.registry.number + 1
+            time = self.now() + self.settings.notice if expected is None else float(expected)
+            await self._commit(ReconfigurationPlan(number, time, dict(roles), reason=reason))
+            await self._follow_table()
+            await self._announce(number)
+        await self._act()
+        return number
+
+    async def change_roles(self, changes: Iterable[RoleChange], *, reason: str = "") -> None:
+        """Apply changes of roles, facts and appointments; the roles that end are withdrawn.
+
+        Raises `RefusedError`: `fabric.not-owner`, and what `RoleEngine.check` raises.
+        """
+        wanted = tuple(changes)
+        async with self._lock:
+            await self._claim()
+            for change in wanted:
+                self.registry.engine.check(change)
+            await self._commit(ReconfigurationPlan(role_changes=_written(wanted), reason=reason))
+        await self._act()
+
+    async def base_time(self, number: int) -> float:
+        """Wait until all components have applied a reconfiguration or lost their roles, and return the base time."""
+        while number not in self.registry.finished:
+            await self._changed.wait()
+        return self.registry.finished[number]
+
+    async def write_applied(self, record: PolicyApplied) -> None:
+        """Tell a PSP what became of its policy. Raises `RefusedError` (`fabric.not-owner`)."""
+        async with self._lock:
+            await self._claim()
+            await self._commit(ReconfigurationPlan(reason=f"policy `{record.policy}` of `{record.id}`"))
+            await self._write(_APOL, record)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Samples.
+
+    async def _hear_join(self, sample: Sample) -> None:
+        self.registry.request(self._verifier.verify_join(sample.data, _JOIN, sample.key, self.now()))
+        await self._act()
+
+    async def _hear_conf(self, sample: Sample) -> None:
+        try:
+            self._follow(sample)
+        except RefusedError as error:
+            if error.code == "component.copy":  # what this PAP has written, or read when it caught up
+                return
+            raise
+        await self._follow_table()
+        self._schedule()
+
+    def _follow(self, sample: Sample) -> None:
+        data = self.registry.opened(str(_CONF), sample.data)
+        found = self._verifier.verify(data, _CONF, sample.key, sample.writer, self.now())
+        if found.writer.id == self.settings.id:  # from before this process
+            self._last_number = max(self._last_number, found.number)
+        self._apply(found.record, found.time)
+        self._wake()
+
+    def _apply(self, content: SampleContent, time: float) -> None:
+        if isinstance(content, Configuration | ReconfigurationPlan):
+            self.registry.follow(content, time)
+        elif isinstance(content, Withdrawal):
+            self.registry.announced(content.records)
+            for component, record in content.records.items():
+                self._verifier.end(component, record)
+        elif isinstance(content, BaseTime):
+            self.registry.finish(content.number, content.time)
+
+    async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
+        data = self.registry.opened(str(instance), sample.data)
+        found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
+        record = found.record
+        if isinstance(record, AppliedTime):
+            if not record.time <= found.time:
+                message = f"`{found.writer.id}` says that it will apply reconfiguration {record.number} later"
+                raise RefusedError("component.apply-time", message, component=found.writer.id)
+            self.registry.applied(found.writer.id, record.number, record.time)
+        elif isinstance(record, Departure):
+            self._changes.append(EndSession(found.writer.record))
+        elif isinstance(record, SpecifiedPolicy):
+            await self.policy_specified(found)
+            return
+        await self._act()
+
+    async def _hear_partner(self, partner: str, sample: Sample) -> None:
+        found = self._partners[partner].verify(sample.data, _CONF, sample.key, sample.writer, self.now())
+        if isinstance(found.record, Withdrawal):
+            for record in found.record.records.values():
+                self._changes += self.registry.partner_ended(partner, record)
+            await self._act()
+
+    def _refuse(self, error: PenstockError) -> None:
+        self.counts[error.code] += 1
+        self._note(error)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Actions of the owner of CONF.
+
+    async def _act(self) -> None:
+        """Do the work that there is, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
+        async with self._lock:
+            try:
+                if self._has_work():
+                    await self._claim()
+                    await self._work()
+            except PenstockError as error:
+                if error.code == "fabric.not-owner":
+                    self._owned = None
+                    self._begin("waiting for CONF", self._look_again())
+                else:
+                    self._refuse(error)
+        self._wake()
+        self._schedule()
+
+    def _has_work(self) -> bool:
+        registry = self.registry
+        self._changes = [change for change in self._changes if registry.can_end(change)]  # not done by another PAP
+        return bool(
+            registry.waiting
+            or self._changes
+            or registry.endings
+            or registry.overdue(self.now())
+            or registry.rekey_due(self.now())
+            or any(progress.base is not None for progress in registry.progress.values())
+        )
+
+    async def _work(self) -> None:
+        registry = self.registry
+        # Roles that end, because a component leaves, is too slow, or has lost a role elsewhere.
+        for component in registry.overdue(self.now()):
+            self._note(
+                RefusedError(
+                    "component.not-applied",
+                    f"`{component}` has not applied a reconfiguration in time and loses its role",
+                    hint="the component must join again",
+                    component=component,
+                )
+            )
+            self._changes.append(EndSession(registry.members[component].certificate.record))
+        while self._changes:
+            change = self._changes[0]
+            if registry.can_end(change):
+                await self._commit(ReconfigurationPlan(role_changes=_written((change,)), reason=type(change).__name__))
+            self._changes.remove(change)
+        # Newcomers.
+        for join in list(registry.waiting.values()):
+            try:
+                answer = registry.answer(join, self._key, self.now(), self._random)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the others must be answered
+                report(f"component {self.settings.id}", error)
+                answer = registry.refusal(join, "component.sample")
+            if answer.refusal:
+                self._note(
+                    RefusedError(
+                        "component.rejected",
+                        f"`{join.id}` may not join `{self.settings.domain}`: {answer.refusal}",
+                        component=join.id,
+                        reason=answer.refusal,
+                    )
+                )
+            try:
+                await self._commit(answer)
+            except LimitError as error:  # of too many policies; the others must not wait for it
+                self._refuse(error)
+                await self._commit(registry.refusal(join, error.code))
+        if registry.rekey_due(self.now()):
+            number = registry.number + 1
+            time = self.now() + self.settings.notice
+            await self._commit(ReconfigurationPlan(number, time, reason="new topic keys", rekey=True))
+            await self._announce(number)
+        if registry.endings:
+            ended = Withdrawal(dict(registry.endings))
+            await self._commit(ended)
+            for instance in registry.reconfiguration_topics():
+                await self._write(instance, ended)
+        for number in [one for one, progress in registry.progress.items() if progress.base is not None]:
+            base = registry.progress[number].base
+            if base is not None:
+                topics = registry.announced_topics(number)
+                await self._commit(BaseTime(number, base))
+                for instance in topics:
+                    await self._write(instance, BaseTime(number, base))
+
+    async def _announce(self, number: int) -> None:
+        for instance in sorted(self.registry.progress[number].opened):
+            # A newcomer that reads this topic must know which certificates are over.
+            for records in self._verifier.ended():
+                await self._write(instance, Withdrawal(records))
+        for instance in self.registry.announced_topics(number):
+            await self._write(instance, self.registry.reconfiguration(number, instance, self._key, self._random))
+
+    async def _claim(self) -> None:
+        """Claim CONF, catch up with what was written there, and announce what an earlier owner may not have announced.
+
+        Raises `RefusedError` (`fabric.not-owner`).
+        """
+        if self._owned is not None:
+            return
+        self._owned = await self._fabric.publisher(
+            topic_name(self.settings.domain, _CONF), strength=self.settings.strength
+        )
+        await self._catch_up()
+        for number, progress in self.registry.progress.items():
+            if progress.base is None:
+                await self._announce(number)
+
+    async def _catch_up(self) -> None:
+        for sample in await self._fabric.state(topic_name(self.settings.domain, _CONF)):
+            try:
+                self._follow(sample)
+            except PenstockError as error:
+                if error.code != "component.copy":
+                    self._refuse(error)
+
+    async def _commit(self, content: Configuration | ReconfigurationPlan | Withdrawal | BaseTime) -> None:
+        """Write to CONF, and follow it here too. Raises `RefusedError` (`fabric.not-owner`)."""
+        if self._owned is None:
+            raise RefusedError("fabric.not-owner", "another PAP owns CONF")
+        time = self.now()
+        data, sample = self._signed(_CONF, content, time)
+        try:
+            await self._owned.publish(self._sealed(_CONF, content, data), key=sample_key(sample))
+        except RefusedError:
+            self._owned = None
+            raise
+        # The same sample comes back, and is a copy then.
+        try:
+            self._verifier.verify(data, _CONF, sample_key(sample), b"", time)
+        except PenstockError as error:
+            if error.code == "component.copy":
+                return  # it came back before
+            raise
+        self._apply(content, time)
+
+    async def _write(self, instance: TopicInstance, content: SampleContent) -> None:
+        publisher = self._publishers.get(instance)
+        if publisher is None:
+            await self._declare(instance)
+            name = topic_name(self.settings.domain, instance)
+            publisher = self._publishers[instance] = await self._fabric.publisher(name, strength=self.settings.strength)
+        data, sample = self._signed(instance, content, self.now())
+        await publisher.publish(self._sealed(instance, content, data), key=sample_key(sample))
+
+    def _sealed(self, instance: TopicInstance, content: SampleContent, data: bytes) -> bytes:
+        """Seal a sample, if the domain seals its topics; on CONF, only the plans of PAPs."""
+        keys = self.registry.keys
+        if keys is None or (instance == _CONF and not isinstance(content, ReconfigurationPlan)):
+            return data
+        number = FIXED_NUMBER if instance == _CONF else self.registry.key_numbers[0]
+        return keys.seal(str(instance), number, data, self._random)
+
+    def _signed(self, instance: TopicInstance, content: SampleContent, time: float) -> tuple[bytes, ComponentSample]:
+        self._last_number = max(self._last_number + 1, round(time * MICROSECONDS))
+        settings = self.settings
+        sample = ComponentSample(
+            settings.domain, str(instance), settings.id, self._last_number, time, self.registry.number, content
+        )
+        return sample_bytes(sample, self._certificate, self._key), sample
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Time.
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _schedule(self) -> None:
+        """Have one timer, for the first of what is due."""
+        due = self.registry.due()
+        if due == self._due or not self._readers:
+            return
+        if self._timer is not None and self._timer is not asyncio.current_task():
+            self._timer.cancel()
+        self._due = due
+        self._timer = None if due is None else in_background(f"{self.settings.id}: timer", self._sleep_until(due))
+
+    async def _sleep_until(self, due: float) -> None:
+        while self.now() <= due:
+            await self._clock.sleep(due - self.now() + 1 / MICROSECONDS)
+        # Not in this task: what is done can make something else due, which replaces the timer.
+        self._due, self._timer = None, None
+        self.registry.pass_time(self.now())
+        self._begin("acting in time", self._act())
+
+    async def _look_again(self) -> None:
+        await self._clock.sleep(LEASE + 1 / MICROSECONDS)
+        await self._act()
+
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        me = asyncio.current_task()
+        if any(task.get_name().endswith(name) for task in self._tasks if task is not me):
+            work.close()
+            return
+        task = in_background(f"{self.settings.id}: {name}", work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _written(changes: Iterable[RoleChange]) -> tuple[bytes, ...]:
+    return tuple(canonical(change_to_sexp(change)) for change in changes)

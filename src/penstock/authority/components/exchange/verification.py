@@ -1,0 +1,215 @@
+"""Verification of the samples that a component reads. It is pure: `now` is an argument.
+
+For each sample, in the order of their cost:
+
+(1) It is well-formed. (2) It is for this topic of this domain, under its own key. (3) It is not too old, and not from
+the future. (4) It is not a copy, and its writer has not written too much. (5) Where it came from, not too much failed
+before. (6) The certificate is that of the writer, its role has not ended, and its topics-list has the topic. (7) The
+signature is the writer's.
+
+Only what passed all of this is remembered for (4), so nobody can use up what another writer may write. What fails at
+(6) or (7) costs a verification. For a source that has written valid samples before, failures are counted for it alone,
+and for all others together.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.authority.components.exchange.certificates import ComponentCertificate, ComponentCertificates
+from penstock.authority.components.exchange.samples import (
+    ComponentSample,
+    Configuration,
+    JoinRequest,
+    SampleContent,
+    UnverifiedSample,
+    read_sample,
+    sample_key,
+)
+from penstock.authority.components.exchange.topics import REPLIES, REQUESTS, TopicInstance
+from penstock.authority.limits import POINT_SKEW
+from penstock.crypto import PublicKey
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.principals import Principal
+
+#: requests or replies of one writer that are valid at a time
+WRITER_SAMPLES: Final = 50_000
+#: failed verifications a second, and in a burst, of one source; sources that are remembered
+FAILURES: Final = 500.0
+SOURCES: Final = 10_000
+#: ends of roles in one sample
+ENDED_TOGETHER: Final = 1_000
+_SHORT_LIVED: Final = REQUESTS | REPLIES
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedSample:
+    """A sample that passed all checks. `configuration` is the one to answer a request under: maybe an old one."""
+
+    instance: TopicInstance
+    record: SampleContent
+    writer: ComponentCertificate
+    number: int
+    time: float
+    #: the configuration number under which it was written
+    written_under: int
+    configuration: Configuration | None = None
+
+
+@dataclass(slots=True)
+class _Failures:
+    """A bucket of failed verifications that a source has left."""
+
+    left: float = FAILURES
+    then: float = 0.0
+
+    def spent(self, now: float) -> bool:
+        self.left = min(FAILURES, self.left + max(0.0, now - self.then) * FAILURES)
+        self.then = now
+        return self.left < 1
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What one component has written: the numbers of valid requests and replies, and the last of others by topic."""
+
+    recent: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    last: dict[TopicInstance, int] = field(default_factory=dict)
+
+
+class SampleVerifier:
+    """Verifies the samples of one domain. `lifespan` is LS."""
+
+    def __init__(self, domain: str, administrators: frozenset[Principal], lifespan: float) -> None:
+        self.domain = domain
+        self.lifespan = lifespan
+        self.certificates = ComponentCertificates(domain, administrators)
+        #: by component: the configuration number before which certificates have ended
+        self._replaced: dict[str, int] = {}
+        #: records of roles that have ended, by component
+        self._ended: dict[str, set[str]] = {}
+        self._writers: dict[str, _Writer] = {}
+        self._sources: OrderedDict[bytes, _Failures] = OrderedDict()
+        self._others = _Failures()
+
+    def verify(self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float) -> VerifiedSample:
+        """Return the sample in these bytes, which came from a source under a key. See the module.
+
+        Raises `MalformedError` as `read_sample`, and `RefusedError`: `component.misdirected`, `component.late`,
+        `component.copy`, `component.flood`, `component.certificate`, `component.outside-list`, `component.withdrawn`,
+        `key.bad-signature`.
+        """
+        found = self._read(data, instance, key, now)  # (1) to (4)
+        sample = found.sample
+        failures = self._sources.get(source, self._others)
+        if failures.spent(now):  # (5)
+            raise _refused("component.flood", sample, "too many samples from its source are forged")
+        try:
+            writer = self._writer_of(found, instance, now)  # (6)
+            found.verify(writer.public)  # (7)
+        except PenstockError as error:
+            failures.left -= 1
+            error.fields.setdefault("component", sample.id)
+            error.fields.setdefault("topic", str(instance))
+            raise
+        self._remember(sample, instance, source)
+        return VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration)
+
+    def verify_join(self, data: bytes, instance: TopicInstance, key: str, now: float) -> ComponentSample:
+        """Return a request to join: signed by the key in it, and not a copy. Raises as `verify`."""
+        found = self._read(data, instance, key, now)
+        content = found.sample.content
+        if not isinstance(content, JoinRequest):
+            raise _refused("component.misdirected", found.sample, "it is not a request to join")
+        found.verify(PublicKey(content.key))
+        return found.sample
+
+    def check(self, sample: VerifiedSample) -> None:
+        """Check again that the writer's role has not ended. Raises `RefusedError` (`component.withdrawn`)."""
+        writer = sample.writer
+        if writer.record in self._ended.get(writer.id, ()) or (
+            writer.since < self._replaced.get(writer.id, 0)
+            and (sample.written_under >= self._replaced[writer.id] or sample.instance.kind not in _SHORT_LIVED)
+        ):
+            raise RefusedError(
+                "component.withdrawn",
+                f"the role of component `{writer.id}` has ended, or its certificate was replaced",
+                hint="the component must join again",
+                component=writer.id,
+                topic=str(sample.instance),
+            )
+
+    def replace(self, component: str, number: int) -> None:
+        """End the certificates of a component from before a configuration number.
+
+        Requests and replies that were written under an earlier number stay valid: the old configuration serves them.
+        """
+        self._replaced[component] = max(number, self._replaced.get(component, 0))
+
+    def end(self, component: str, record: str) -> None:
+        """End a role of a component immediately."""
+        self._ended.setdefault(component, set()).add(record)
+
+    def ended(self) -> Iterator[dict[str, str]]:
+        """Yield the roles that have ended: records by component, not too many at a time."""
+        left = [(component, record) for component, records in self._ended.items() for record in records]
+        while left:
+            found = dict(left[:ENDED_TOGETHER])
+            yield found
+            left = [(component, record) for component, record in left if found.get(component) != record]
+
+    def _read(self, data: bytes, instance: TopicInstance, key: str, now: float) -> UnverifiedSample:
+        found = read_sample(data)  # (1)
+        sample = found.sample
+        if sample.domain != self.domain or sample.topic != str(instance) or sample_key(sample) != key:  # (2)
+            raise _refused(
+                "component.misdirected", sample, f"it was written to {instance} of `{self.domain}` under `{key}`"
+            )
+        short = instance.kind in _SHORT_LIVED
+        if sample.time > now + POINT_SKEW or (short and sample.time < now - self.lifespan - POINT_SKEW):  # (3)
+            raise _refused("component.late", sample, "its time is over, or has not come")
+        writer = self._writers.get(sample.id)
+        if writer is not None:  # (4)
+            if sample.number in writer.recent if short else sample.number <= writer.last.get(instance, -1):
+                raise _refused("component.copy", sample, "it is a copy, or older than what its writer wrote before")
+            while writer.recent and next(iter(writer.recent.values())) < now - self.lifespan - POINT_SKEW:
+                writer.recent.popitem(last=False)
+            if len(writer.recent) >= WRITER_SAMPLES:
+                raise _refused("component.flood", sample, "its writer writes too much")
+        return found
+
+    def _writer_of(self, found: UnverifiedSample, instance: TopicInstance, now: float) -> ComponentCertificate:
+        sample = found.sample
+        writer = self.certificates.verify(found.certificate, datetime.fromtimestamp(now, UTC))
+        if writer.id != sample.id or writer.since > sample.configuration:
+            raise _refused(
+                "component.certificate", sample, f"its certificate is that of `{writer.id}` from {writer.since} on"
+            )
+        if not writer.may_write(instance):
+            raise _refused("component.outside-list", sample, f"role {writer.role_name} cannot write {instance}")
+        self.check(VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration))
+        return writer
+
+    def _remember(self, sample: ComponentSample, instance: TopicInstance, source: bytes) -> None:
+        writer = self._writers.get(sample.id)
+        if writer is None:
+            writer = self._writers[sample.id] = _Writer()
+        if instance.kind in _SHORT_LIVED:
+            writer.recent[sample.number] = sample.time
+        else:
+            writer.last[instance] = sample.number
+        if source not in self._sources:
+            self._sources[source] = _Failures()
+            if len(self._sources) > SOURCES:
+                self._sources.popitem(last=False)
+
+
+def _refused(code: str, sample: ComponentSample, why: str) -> RefusedError:
+    return RefusedError(
+        code,
+        f"a sample of component `{sample.id}` for {sample.topic} is refused: {why}",
+        component=sample.id,
+        topic=sample.topic,
+    )

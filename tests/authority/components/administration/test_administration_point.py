@@ -1,0 +1,259 @@
+"""PAPs agree whatever happens, survive what cannot be answered, and admit as many components as Table 5 has."""
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.authority.components.kit import (
+    PAP_KEY,
+    SECOND_PAP_KEY,
+    TABLE,
+    Recorder,
+    administration,
+    admitted,
+    memory_fabric,
+    pap,
+    recorder,
+)
+from tests.budget import examples
+
+from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.exchange.samples import PolicyText
+from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.fabric.tasks import waited_for
+from penstock.roles.engine import Appoint, SetFact
+from penstock.testing.fabric_suite import ManualClock
+
+NAMES: Final = (("pep1", "ER(1)"), ("pep2", "ER(1)"), ("pdp1", "DR(1)"), ("pdp2", "DR(1)"), ("plp1", "LR(1)"))
+CHANGED: Final = msgspec.structs.replace(TABLE["DR(1)"], combining={"policy": "other"})
+MOVED: Final = msgspec.structs.replace(TABLE["ER(1)"], write=("APEP_1", "DREQ_2"), read=("RPEP_1", "DREP_2"))
+
+
+async def settle() -> None:
+    for _ in range(40):
+        await asyncio.sleep(0)
+
+
+def state_of(one: AdministrationComponent) -> dict[str, Any]:
+    registry = one.registry
+    members = {
+        name: (
+            member.certificate.record,
+            member.certificate.role_name,
+            member.certificate.topics,
+            member.certificate.since,
+        )
+        for name, member in registry.members.items()
+    }
+    return {
+        "number": registry.number,
+        "members": members,
+        "table": registry.table,
+        "waiting": {number: progress.waiting for number, progress in registry.progress.items()},
+        "finished": registry.finished,
+        "endings": registry.endings,
+        "roles": sorted((one.session, one.name) for one in registry.engine.records() if one.session),
+    }
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["join", "leave", "crash", "withdraw"]), st.sampled_from([name for name, _ in NAMES])
+        ),
+        st.tuples(st.just("reconfigure"), st.sampled_from(["changed", "moved", "back"])),
+        st.tuples(st.just("advance"), st.sampled_from(["0.5", "3", "12"])),
+        st.tuples(st.just("kill"), st.just("")),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+class Crowd:
+    """A domain with two PAPs, of which the one that owns CONF may be killed and started again."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.fabric = memory_fabric(self.clock)
+        self.notes: list[PenstockError] = []
+        self.paps: dict[str, AdministrationComponent] = {}
+        self.components: dict[str, Recorder] = {}
+        self.joining: dict[str, asyncio.Future[None]] = {}
+
+    async def start(self, name: str) -> None:
+        key = {"pap1": PAP_KEY, "pap2": SECOND_PAP_KEY}[name]
+        self.paps[name] = pap(self.fabric, administration(*NAMES, id=name), self.clock, key=key, note=self.notes.append)
+        await self.paps[name].join()
+
+    async def act(self, what: str, detail: str) -> None:
+        match what:
+            case "join" if detail not in self.components:
+                self.components[detail] = recorder(
+                    self.fabric, detail, dict(NAMES)[detail], self.clock, note=self.notes.append
+                )
+                self.joining[detail] = waited_for(self.components[detail].join())
+            case "leave" | "crash" if detail in self.components:
+                self.joining.pop(detail).cancel()
+                component = self.components.pop(detail)
+                await (component.leave() if what == "leave" else component.close())
+            case "withdraw" | "reconfigure":
+                await self._administer(what, detail)
+            case "advance":
+                await self.clock.advance(float(detail))
+            case "kill":
+                owner = next((name for name, one in self.paps.items() if one.owns), "pap1")
+                killed = self.paps.pop(owner)
+                killed._owned = None  # its claim stays until the lease is over
+                await killed.close()
+                await settle()
+                await self.start(owner)
+        await settle()
+
+    async def _administer(self, what: str, detail: str) -> None:
+        rows = {"changed": {"DR(1)": CHANGED}, "moved": {"ER(1)": MOVED}, "back": {"ER(1)": TABLE["ER(1)"]}}
+        for one in self.paps.values():
+            with suppress(RefusedError):  # another one owns CONF, or a killed one still does
+                if what == "withdraw":
+                    fact = admitted(detail, dict(NAMES)[detail])
+                    await one.change_roles([SetFact(fact.fact, False, fact.arguments)])
+                else:
+                    await one.reconfigure(rows[detail])
+                break
+
+    async def close(self) -> None:
+        for joining in self.joining.values():
+            joining.cancel()
+        await asyncio.gather(*self.joining.values(), return_exceptions=True)
+        for component in self.components.values():
+            await component.close()
+        for one in self.paps.values():
+            await one.close()
+        await self.fabric.close()
+
+
+@settings(max_examples=examples(40))
+@given(actions)
+def test_paps_agree(steps: list[tuple[str, str]]) -> None:
+    async def whole() -> None:
+        crowd = Crowd()
+        await crowd.start("pap1")
+        await crowd.start("pap2")
+        try:
+            for what, detail in steps:
+                await crowd.act(what, detail)
+            for _ in range(8):  # leases and patience end
+                await crowd.clock.advance(6)
+                await settle()
+            first, second = map(state_of, crowd.paps.values())
+            assert first == second
+            # A third one that only reads agrees too.
+            await crowd.paps["pap2"].close()
+            await crowd.start("pap2")
+            assert state_of(crowd.paps["pap2"]) == first
+            # Whoever is a member is in the number of the domain; whoever is not knows it, or has crashed.
+            for name, component in crowd.components.items():
+                assert (component.number == first["number"]) is (name in first["members"]), name
+            # No join is left that nobody has answered.
+            assert all(joining.done() for joining in crowd.joining.values())
+        finally:
+            await crowd.close()
+
+    asyncio.run(whole())
+
+
+def run(test: Any, patience: float = 60) -> None:
+    async def whole() -> None:
+        clock, notes = ManualClock(), list[PenstockError]()
+        async with asyncio.timeout(patience), memory_fabric(clock) as fabric:
+            await test(fabric, clock, notes)
+
+    asyncio.run(whole())
+
+
+def test_a_configuration_that_no_fabric_carries_is_refused_and_others_join() -> None:
+    large = PolicyText("large", "1", 1.0, bytes(600_000))
+    table = {**TABLE, "DR(1)": msgspec.structs.replace(TABLE["DR(1)"], policies=(large,))}
+
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        async with pap(fabric, administration(*NAMES, table=table), clock, note=notes.append) as p:
+            with pytest.raises(RefusedError) as caught:
+                await recorder(fabric, "pdp1", "DR(1)", clock).join()
+            assert caught.value.fields["reason"] == "component.limit"
+            async with recorder(fabric, "pep1", "ER(1)", clock):
+                assert [*p.registry.members] == ["pep1"]
+
+    run(test)
+
+
+def test_a_reconfiguration_that_no_fabric_carries_is_refused_before_anything_happens() -> None:
+    large = PolicyText("large", "1", 1.0, bytes(600_000))
+
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append) as p:
+            with pytest.raises(LimitError, match=r"component\.limit"):
+                await p.reconfigure({"DR(1)": msgspec.structs.replace(TABLE["DR(1)"], policies=(large,))})
+            assert (p.registry.number, p.registry.table["DR(1)"]) == (1, TABLE["DR(1)"])
+
+    run(test)
+
+
+def test_a_role_ends_when_its_time_is_over() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        pep = recorder(fabric, "pep1", "ER(1)", clock)
+        until = datetime.fromtimestamp(clock.now() + 60, UTC)
+        owner = min(PAP_KEY.principal, SECOND_PAP_KEY.principal)
+        rules = """
+            role ER(n: integer);
+            appointment enforcer(n: integer);
+            activate ER(n) if appointment enforcer(n) *;
+        """
+        chosen = administration(roles=rules, founding=(Appoint("enforcer", pep._key.principal, owner, (1,), until),))
+        async with pap(fabric, chosen, clock, note=notes.append) as p:
+            await pep.join()
+            assert pep.certificate is not None
+            assert pep.certificate.validity.ends == until
+            await clock.advance(59)
+            assert [*p.registry.members] == ["pep1"]
+            await clock.advance(2)
+            await settle()
+            assert [*p.registry.members] == []
+            assert [error.code for error in pep.ends] == ["component.role-lost"]
+
+    run(test)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("secret", [b"", bytes(32)], ids=["signed", "sealed"])
+def test_the_components_of_table_5_join_one_domain(secret: bytes) -> None:
+    kinds = (("pep", "ER(1)", 478), ("pdp", "DR(1)", 285), ("pip", "IR(1)", 187), ("plp", "LR(1)", 93))
+    names = [(f"{kind}{number}", role) for kind, role, many in kinds for number in range(many)]
+
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*names, ("leaver", "ER(1)"), topic_secret=secret)
+        async with pap(fabric, chosen, clock, note=notes.append) as p:
+            components = [recorder(fabric, name, role, clock) for name, role in names]
+            leaver = recorder(fabric, "leaver", "ER(1)", clock)
+            strangers = [recorder(fabric, f"stranger{number}", "DR(1)", clock) for number in range(2)]
+            results = await asyncio.gather(
+                *(one.join() for one in (*components, leaver, *strangers)), return_exceptions=True
+            )
+            assert [str(one) for one in results if one is not None] == [str(one) for one in results[-2:]]
+            assert [error.code for error in notes] == ["component.rejected"] * 2
+            await leaver.leave()
+            await settle()
+            assert len(p.registry.members) == 1_043
+            number = await p.reconfigure({"DR(1)": CHANGED})
+            await clock.advance(1.1)
+            await p.base_time(number)
+            assert {one.number for one in components} == {2}
+            assert {one._keys is not None for one in components} == {bool(secret)}
+            for one in components:
+                await one.close()
+
+    run(test, patience=600)

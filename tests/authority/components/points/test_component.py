@@ -1,0 +1,782 @@
+"""Components join, write, read, are reconfigured and leave, on a fabric in memory with a clock that tests move."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
+
+import msgspec
+import pytest
+from tests.authority.components.kit import (
+    PAP_KEY,
+    SECOND_PAP_KEY,
+    STRANGER,
+    TABLE,
+    administration,
+    admitted,
+    key_of,
+    memory_fabric,
+    pap,
+    recorder,
+)
+
+from penstock.authority.components.exchange.certificates import (
+    ComponentCertificate,
+    administrator_certificate,
+    certificate_bytes,
+)
+from penstock.authority.components.exchange.samples import (
+    AppliedTime,
+    BaseTime,
+    ComponentSample,
+    Configuration,
+    DecisionReply,
+    DecisionRequest,
+    JoinRequest,
+    PolicyApplied,
+    Reconfiguration,
+    RequiredNames,
+    sample_bytes,
+    sample_key,
+)
+from penstock.authority.components.exchange.topics import TopicInstance, TopicKind, TopicLevels, topic_name
+from penstock.authority.components.points import component as component_module
+from penstock.authority.decisions.messages import AnswerEffect
+from penstock.authority.decisions.questions import AccessQuestion
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError, RefusedError
+from penstock.fabric.tasks import waited_for
+from penstock.roles.engine import SetFact
+from penstock.testing.fabric_suite import ManualClock
+
+QUESTION: Final = AccessQuestion.of(("user", "alice"), "read", ("document", "report-7"))
+REQUEST: Final = DecisionRequest.of(QUESTION)
+OTHER_PDP: Final = msgspec.structs.replace(TABLE["DR(1)"], combining={"policy": "other"})
+
+
+class World:
+    """A fabric, a clock, and a PAP that admits what the test names."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.fabric = memory_fabric(self.clock)
+        self.notes: list[PenstockError] = []
+
+    @property
+    def codes(self) -> list[str]:
+        return [error.code for error in self.notes]
+
+    def pap(self, *names: tuple[str, str], **changed: Any) -> Any:
+        named = {one: changed.pop(one) for one in ("key",) if one in changed}
+        return pap(self.fabric, administration(*names, **changed), self.clock, note=self.notes.append, **named)
+
+    def component(self, name: str, of_kind: str, **changed: Any) -> Any:
+        return recorder(self.fabric, name, of_kind, self.clock, note=self.notes.append, **changed)
+
+    async def settle(self) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def forge(self, topic: str, content: Any, key: SigningKey, certificate: bytes, **changed: Any) -> None:
+        """Write a sample as somebody who has the fabric, but maybe not the right."""
+        now = self.clock.now()
+        values = {
+            "domain": "bank",
+            "id": "pep1",
+            "number": round(now * 1e6),
+            "time": now,
+            "configuration": 1,
+            **changed,
+        }
+        sample = ComponentSample(topic=topic, content=content, **values)
+        name = topic_name("bank", TopicInstance.parse(topic))
+        data = sample_bytes(sample, certificate, key)
+        to = content.id if isinstance(content, DecisionReply) else ""
+        async with await self.fabric.publisher(name, strength=9, instance=to) as publisher:
+            await publisher.publish(data, key=sample_key(sample))
+        await self.settle()
+
+
+def world(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test with a world of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(60):
+                made = World()
+                async with made.fabric:
+                    await test(made)
+
+        asyncio.run(whole())
+
+    del run.__wrapped__
+    return run
+
+
+NAMES: Final = (("pep1", "ER(1)"), ("pdp1", "DR(1)"), ("pdp2", "DR(1)"))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The conf process.
+
+
+@world
+async def test_components_join_ask_and_answer(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        assert pep.configuration.combining == {"decision": "first"}
+        assert (pep.number, pep.certificate.role_name) == (1, "ER(1)")
+        sent = await pep.write(TopicKind.DREQ, REQUEST)
+        await w.settle()
+        (asked,) = pdp.seen
+        assert (asked.record, asked.number, asked.writer.id) == (REQUEST, sent.number, "pep1")
+        assert asked.configuration is pdp.configuration
+        reply = DecisionReply("bank", "pep1", asked.number, QUESTION.digest, AnswerEffect.PERMIT)
+        await pdp.write(TopicKind.DREP, reply, under=asked)
+        await w.settle()
+        assert [one.record for one in pep.seen] == [reply]
+    assert w.notes == []
+
+
+@world
+async def test_a_component_can_join_before_its_pap_is_there(w: World) -> None:
+    pep = w.component("pep1", "ER(1)")
+    joining = waited_for(pep.join())
+    await w.settle()
+    await w.clock.advance(21)
+    assert not joining.done()
+    assert w.codes == ["component.join-waits"] * 2
+    async with w.pap(*NAMES):
+        await joining
+        assert pep.number == 1
+        await pep.leave()
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "reason"),
+    [
+        ("pep9", {"role": "ER(1)"}, "role.denied"),
+        ("pep1", {"role": "ER(2)"}, "component.role-unknown"),
+        ("pep1", {"role": "DR(1)"}, "component.role-unknown"),
+        ("pep1", {"role": "ER("}, "component.role"),
+        ("pep1", {"certificates": (b"junk",)}, "sexp.syntax"),
+        ("pep1", {"certificates": (administrator_certificate(STRANGER, "shop", "pap"),)}, "component.certificate"),
+    ],
+)
+def test_who_may_not_join_is_rejected_and_reported(name: str, changed: dict[str, Any], reason: str) -> None:
+    @world
+    async def run(w: World) -> None:
+        async with w.pap(*NAMES):
+            with pytest.raises(RefusedError, match=r"component\.rejected") as caught:
+                await w.component(name, "ER(1)", **changed).join()
+            assert caught.value.fields["reason"] == reason
+            assert [(error.code, error.fields["reason"]) for error in w.notes] == [("component.rejected", reason)]
+
+    run()
+
+
+@world
+async def test_nobody_can_take_the_id_of_another(w: World) -> None:
+    async with w.pap(*NAMES, ("thief", "ER(1)")), w.component("pep1", "ER(1)") as pep:
+        with pytest.raises(RefusedError) as caught:
+            await w.component("pep1", "ER(1)", key=key_of("thief")).join()
+        assert caught.value.fields["reason"] == "component.id-taken"
+        await pep.write(TopicKind.DREQ, REQUEST)
+
+
+@world
+async def test_a_component_that_crashed_joins_again_and_its_old_certificate_ends(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)") as pdp:
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        old = pep.configuration.certificate
+        await pep.close()
+        await w.clock.advance(1)
+        async with w.component("pep1", "ER(1)") as again:
+            await w.settle()
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), old)
+            assert w.codes == ["component.withdrawn"]
+            await again.write(TopicKind.DREQ, REQUEST)
+            await w.settle()
+            assert len(pdp.seen) == 1
+            assert [*p.registry.members] == ["pdp1", "pep1"]
+
+
+@world
+async def test_who_leaves_loses_its_role(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)") as pdp:
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        certificate = pep.configuration.certificate
+        await pep.leave()
+        await w.settle()
+        assert [*p.registry.members] == ["pdp1"]
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate)
+        assert (pdp.seen, w.codes) == ([], ["component.withdrawn"])
+        with pytest.raises(RefusedError, match=r"component\.not-joined"):
+            await pep.write(TopicKind.DREQ, REQUEST)
+        # A late one learns it too.
+        async with w.component("pdp2", "DR(1)") as late:
+            await w.settle()
+            await w.clock.advance(1)
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate)
+            assert late.seen == []
+
+
+@world
+async def test_a_newcomer_on_a_new_topic_does_not_believe_roles_that_have_ended(w: World) -> None:
+    night = msgspec.structs.replace(TABLE["ER(1)"], read=("RPEP_2", "DREP_1"))
+    async with w.pap(*NAMES, ("pep2", "ER(2)")) as p:
+        certificates = []
+        for _ in range(2):
+            pdp = w.component("pdp1", "DR(1)")
+            await pdp.join()
+            certificates.append(pdp.configuration.certificate)
+            await pdp.leave()
+            await w.clock.advance(1)
+        await p.reconfigure({"ER(2)": night})
+        await w.clock.advance(2)
+        async with w.component("pep2", "ER(2)") as pep:
+            await w.settle()
+            reply = DecisionReply("bank", "pep2", 7, QUESTION.digest, AnswerEffect.PERMIT)
+            for number, certificate in enumerate(certificates):
+                forged = {"id": "pdp1", "number": number, "configuration": 2}
+                await w.forge("DREP_1", reply, key_of("pdp1"), certificate, **forged)
+            assert (pep.seen, w.codes) == ([], ["component.withdrawn"] * 2)
+
+
+@world
+async def test_a_role_ends_with_what_it_relies_on(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)"):
+        fact = admitted("pep1", "ER(1)")
+        await p.change_roles([SetFact(fact.fact, False, fact.arguments)])
+        await w.settle()
+        assert pep.configuration is None
+        assert [error.code for error in pep.ends] == ["component.role-lost"]
+        assert [*p.registry.members] == ["pdp1"]
+
+
+@world
+async def test_others_learn_of_a_crash_after_the_lease(w: World) -> None:
+    levels = TopicLevels(lease=6)
+    async with w.pap(*NAMES, levels=levels), w.component("pdp1", "DR(1)") as pdp:
+        gone: list[str] = []
+
+        async def departed(component: str) -> None:
+            gone.append(component)
+
+        pdp.departed = departed
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.write(TopicKind.QPEP, RequiredNames(("account/read",)))
+        for _ in range(10):
+            await w.clock.advance(2)
+        assert gone == []
+        # It crashes: nothing is closed, and nobody says that it is alive.
+        for task in list(pep._tasks):
+            task.cancel()
+        await w.clock.advance(7)
+        await w.settle()
+        assert gone == ["pep1"]
+        await pep.close()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Topics-lists and hostile components.
+
+
+@world
+async def test_a_component_writes_nothing_outside_its_list(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep:
+        for kind in (TopicKind.DREP, TopicKind.JOIN, TopicKind.CONF, TopicKind.RPEP):
+            with pytest.raises(RefusedError, match=r"component\.outside-list"):
+                await pep.write(kind, REQUEST)
+        with pytest.raises(RefusedError, match=r"component\.outside-list"):
+            await pep.write(TopicKind.DREQ, REQUEST, instance=2)
+
+
+@world
+async def test_what_a_hostile_component_writes_is_refused_and_reported(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        mine, theirs = pdp.configuration.certificate, pep.configuration.certificate
+        reply = DecisionReply("bank", "pep1", 1, QUESTION.digest, AnswerEffect.PERMIT)
+        own = certificate_bytes(
+            changed_certificate(pep.certificate, key=STRANGER.public.raw, issuer=STRANGER.principal), STRANGER
+        )
+        attacks: list[tuple[str, Any, SigningKey, bytes, dict[str, Any]]] = [
+            ("component.outside-list", ("DREQ_1", REQUEST), key_of("pdp1"), mine, {"id": "pdp1"}),
+            ("component.certificate", ("DREQ_1", REQUEST), key_of("pdp1"), mine, {}),
+            ("key.bad-signature", ("DREQ_1", REQUEST), key_of("pdp1"), theirs, {}),
+            ("component.certificate", ("DREQ_1", REQUEST), STRANGER, own, {}),
+            ("component.certificate", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"configuration": 0}),
+            ("component.misdirected", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"domain": "shop"}),
+            ("component.late", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"time": w.clock.now() - 8}),
+            ("component.late", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"time": w.clock.now() + 3}),
+            ("key.bad-signature", ("DREP_1", reply), key_of("pep1"), mine, {"id": "pdp1"}),
+            ("component.outside-list", ("RPEP_1", Reconfiguration(2, 1.0)), key_of("pdp1"), mine, {"id": "pdp1"}),
+            ("component.outside-list", ("RPEP_1", BaseTime(2, 1.0)), key_of("pep1"), theirs, {}),
+            ("component.outside-list", ("APEP_1", AppliedTime(2, 1.0)), key_of("pdp1"), mine, {"id": "pdp1"}),
+        ]
+        for code, (topic, content), key, certificate, changed in attacks:
+            w.notes.clear()
+            await w.forge(topic, content, key, certificate, **changed)
+            assert w.codes == [code], (code, topic)
+        assert (pdp.seen, pep.seen, pep.number) == ([], [], 1)
+        # Junk.
+        w.notes.clear()
+        async with await w.fabric.publisher("bank-DREQ_1") as publisher:
+            await publisher.publish(b"junk", key="bank/pep1/1")
+        await w.settle()
+        assert w.codes == ["component.sample"]
+
+
+def changed_certificate(certificate: ComponentCertificate, **changed: Any) -> ComponentCertificate:
+    values = {name: getattr(certificate, name) for name in ComponentCertificate.__slots__}
+    return ComponentCertificate(**{**values, **changed})
+
+
+@world
+async def test_a_reply_to_another_component_is_refused(w: World) -> None:
+    async with (
+        w.pap(*NAMES, ("pep2", "ER(1)")),
+        w.component("pep1", "ER(1)") as pep,
+        w.component("pdp1", "DR(1)") as pdp,
+    ):
+        # A genuine reply to `pep2`, which somebody writes again where `pep1` reads.
+        reply = DecisionReply("bank", "pep2", 7, QUESTION.digest, AnswerEffect.PERMIT)
+        now = w.clock.now()
+        sample = ComponentSample("bank", "DREP_1", "pdp1", 1, now, 1, reply)
+        async with await w.fabric.publisher("bank-DREP_1", instance="pep1") as publisher:
+            data = sample_bytes(sample, pdp.configuration.certificate, key_of("pdp1"))
+            await publisher.publish(data, key=sample_key(sample))
+        await w.settle()
+        assert (pep.seen, w.codes) == ([], ["component.misdirected"])
+
+
+@world
+async def test_a_request_to_join_that_cannot_be_read_does_not_stop_a_pap(w: World) -> None:
+    async with w.pap(*NAMES) as p:
+        requests = [JoinRequest(STRANGER.public.raw, "PEP", role) for role in ("ER(--1)", "ER(1", "ER(\u00b2)")]
+        for number, request in enumerate(requests):
+            await w.forge("JOIN_1", request, STRANGER, b"", id="other", number=number, configuration=0)
+        assert [error.fields["reason"] for error in w.notes] == ["component.role"] * 3
+        # Nor does one that finds a fault.
+        admit = p.registry._admit
+        p.registry._admit = lambda sample, *more: 1 / 0 if sample.id == "other" else admit(sample, *more)
+        await w.forge("JOIN_1", requests[0], STRANGER, b"", id="other", number=9, configuration=0)
+        assert w.notes[-1].fields["reason"] == "component.sample"
+        async with w.component("pep1", "ER(1)"):
+            assert [*p.registry.members] == ["pep1"]
+
+
+@world
+async def test_a_copy_is_refused(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        sample = await pep.write(TopicKind.DREQ, REQUEST)
+        await pep.write(TopicKind.QPEP, RequiredNames(("account/read",)))
+        await w.settle()
+        assert len(pdp.seen) == 2
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, number=sample.number)
+        await w.forge("QPEP_1", RequiredNames(), key_of("pep1"), pep.configuration.certificate, number=sample.number)
+        assert (len(pdp.seen), w.codes) == (2, ["component.copy", "component.copy"])
+
+
+@world
+async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        await pep.write(TopicKind.DREQ, REQUEST)
+        await w.settle()
+        for number in range(600):
+            await w.forge("DREQ_1", REQUEST, STRANGER, pep.configuration.certificate, number=number)
+        assert 90 <= w.codes.count("component.flood") <= 110
+        await pep.write(TopicKind.DREQ, REQUEST)
+        await w.settle()
+        assert len(pdp.seen) == 2
+
+
+def test_requests_of_one_component_that_wait_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(component_module, "HELD", 8)
+    monkeypatch.setattr(component_module, "HELD_OF_ONE", 4)
+
+    @world
+    async def flooded(w: World) -> None:
+        async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+            for number in range(6):
+                future = {"number": number, "configuration": 9}
+                await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, **future)
+            assert (len(pdp._held), w.codes) == (4, ["component.flood"] * 2)
+            # They do not wait for longer than they are valid.
+            await w.clock.advance(60)
+            future = {"number": 7, "configuration": 9}
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, **future)
+            assert [one.number for one in pdp._held] == [7]
+
+    flooded()
+
+
+@world
+async def test_a_forged_configuration_is_not_believed(w: World) -> None:
+    pep = w.component("pep1", "ER(1)")
+    joining = waited_for(pep.join())
+    await w.settle()
+    (asked,) = await w.fabric.state("bank-JOIN_1")
+    certificate = administrator_certificate(STRANGER, "bank", "pap1")
+    forged = Configuration("bank", "pep1", 1, refusal="role.denied", join=b"x")
+    await w.forge("CONF_1", forged, STRANGER, certificate, id="pap1")
+    await w.forge("CONF_1", forged, STRANGER, administrator_certificate(PAP_KEY, "bank", "pap1"), id="pap1")
+    assert not joining.done()
+    assert w.codes == ["component.certificate", "key.bad-signature"]
+    assert asked.key == "bank/pep1"
+    await w.clock.advance(11)
+    async with w.pap(*NAMES):
+        await joining
+        await pep.leave()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The reconf process.
+
+
+@world
+async def test_a_reconfiguration_is_applied_at_its_expected_time(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        number = await p.reconfigure({"DR(1)": OTHER_PDP}, expected=w.clock.now() + 5)
+        begun = w.clock.now()
+        await w.clock.advance(4.9)
+        assert (pep.number, pdp.number) == (1, 1)
+        await w.clock.advance(0.2)
+        await w.settle()
+        assert (pep.number, pdp.number, number) == (2, 2, 2)
+        assert pdp.configuration.combining == {"policy": "other"}
+        assert pep.configuration.combining == {"decision": "first"}
+        assert await p.base_time(2) == begun + 5
+        # A newcomer begins with the newest number.
+        async with w.component("pdp2", "DR(1)") as late:
+            assert (late.number, late.configuration.combining) == (2, {"policy": "other"})
+            sample = await pep.write(TopicKind.DREQ, REQUEST)
+            await w.settle()
+            assert [one.number for one in (*pdp.seen, *late.seen)] == [sample.number] * 2
+    assert w.notes == []
+
+
+@world
+async def test_topics_follow_a_reconfiguration(w: World) -> None:
+    wider = msgspec.structs.replace(TABLE["ER(1)"], write=("APEP_1", "DREQ_2"), read=("RPEP_2", "DREP_2"))
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep:
+        await p.reconfigure({"ER(1)": wider})
+        await w.clock.advance(1.1)
+        await w.settle()
+        assert (pep.number, pep.certificate.since) == (2, 2)
+        await pep.write(TopicKind.DREQ, REQUEST, instance=2)
+        await w.clock.advance(8)
+        await w.settle()
+        with pytest.raises(RefusedError, match=r"component\.outside-list"):
+            await pep.write(TopicKind.DREQ, REQUEST, instance=1)
+        # The new R* topic leads to it.
+        await p.reconfigure({"ER(1)": TABLE["ER(1)"]})
+        await w.clock.advance(1.1)
+        await w.settle()
+        assert pep.number == 3
+        await pep.write(TopicKind.DREQ, REQUEST, instance=1)
+
+
+@world
+async def test_requests_wait_while_a_reconfiguration_is_due(w: World) -> None:
+    gate = asyncio.Event()
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+
+        async def prepare(_configuration: Configuration) -> None:
+            await gate.wait()
+
+        pep.prepare = prepare
+        pdp.prepare = prepare
+        changed = {"ER(1)": msgspec.structs.replace(TABLE["ER(1)"], combining={"decision": "n:2"}), "DR(1)": OTHER_PDP}
+        await p.reconfigure(changed, expected=w.clock.now() + 1)
+        before = await pep.write(TopicKind.DREQ, REQUEST)
+        await w.settle()
+        assert [one.number for one in pdp.seen] == [before.number]
+        await w.clock.advance(1.5)
+        waiting = waited_for(pep.write(TopicKind.DREQ, REQUEST))
+        await w.settle()
+        assert not waiting.done()
+        gate.set()
+        after = await waiting
+        await w.settle()
+        assert (before.configuration, after.configuration) == (1, 2)
+        assert [(one.number, one.configuration.combining) for one in pdp.seen] == [
+            (before.number, {}),
+            (after.number, {"policy": "other"}),
+        ]
+
+
+@world
+async def test_requests_wait_also_after_joining_again(w: World) -> None:
+    async with w.pap(*NAMES) as p:
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.leave()
+        await w.clock.advance(1)
+        await pep.join()
+        gate = asyncio.Event()
+
+        async def prepare(_configuration: Configuration) -> None:
+            await gate.wait()
+
+        pep.prepare = prepare
+        await p.reconfigure({"ER(1)": msgspec.structs.replace(TABLE["ER(1)"], combining={})})
+        await w.clock.advance(2)
+        waiting = waited_for(pep.write(TopicKind.DREQ, REQUEST))
+        await w.settle()
+        assert not waiting.done()
+        gate.set()
+        assert (await waiting).configuration == 2
+        # Who leaves while it waits writes nothing.
+        gate.clear()
+        await p.reconfigure({"ER(1)": TABLE["ER(1)"]})
+        await w.clock.advance(2)
+        waiting = waited_for(pep.write(TopicKind.DREQ, REQUEST))
+        await w.settle()
+        await pep.close()
+        with pytest.raises(RefusedError, match=r"component\.not-joined"):
+            await waiting
+
+
+@world
+async def test_an_old_request_is_answered_under_the_old_configuration(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        early = w.clock.now()
+        certificate = pep.configuration.certificate
+        await p.reconfigure({"DR(1)": OTHER_PDP}, expected=early + 1)
+        await w.clock.advance(1.5)
+        await w.settle()
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, time=early + 0.5)
+        (old,) = pdp.seen
+        assert (old.written_under, old.configuration.combining) == (1, {})
+        # Its reply has the old number, and so has what is asked for it.
+        reply = DecisionReply("bank", "pep1", old.number, QUESTION.digest, AnswerEffect.PERMIT)
+        assert (await pdp.write(TopicKind.DREP, reply, under=old)).configuration == 1
+        # Sent after the base time, it is not answered.
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, time=early + 1.2, number=2)
+        assert (len(pdp.seen), w.codes) == (1, ["component.old-configuration"])
+        # After LS the old configuration is gone.
+        await w.clock.advance(8)
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, number=3)
+        assert len(pdp.seen) == 1
+
+
+@world
+async def test_who_hears_of_a_reconfiguration_too_late_asks_again(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep:
+        expected = w.clock.now() + 1
+        await w.clock.advance(2)
+        sample = await pep.write(TopicKind.DREQ, REQUEST)
+        await p.reconfigure({"DR(1)": OTHER_PDP}, expected=expected)
+        await w.settle()
+        assert (pep.number, pep.again) == (2, [sample.number])
+
+
+@world
+async def test_who_applies_nothing_in_time_loses_its_role(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+
+        async def prepare(_configuration: Configuration) -> None:
+            await asyncio.Event().wait()
+
+        pdp.prepare = prepare
+        begun = w.clock.now()
+        number = await p.reconfigure({"DR(1)": OTHER_PDP}, expected=begun + 1)
+        await w.clock.advance(10.5)
+        await w.settle()
+        assert (pep.number, pdp.number, [*p.registry.members]) == (2, 1, ["pep1", "pdp1"])
+        await w.clock.advance(1)
+        await w.settle()
+        assert [*p.registry.members] == ["pep1"]
+        assert pdp.configuration is None
+        assert w.codes == ["component.not-applied", "component.role-lost"]
+        assert await p.base_time(number) == begun + 1
+
+
+@world
+async def test_an_apply_time_before_the_expected_time_is_refused(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)") as pdp:
+        expected = w.clock.now() + 1
+        await p.reconfigure({"DR(1)": OTHER_PDP}, expected=expected)
+        await w.forge(
+            "APDP_1", AppliedTime(2, expected - 0.5), key_of("pdp1"), pdp.configuration.certificate, id="pdp1"
+        )
+        later = round(w.clock.now() * 1e6)
+        for number, time in enumerate((math.nan, math.inf, w.clock.now() + 5), later + 1):
+            wrong = AppliedTime(2, time)
+            await w.forge("APDP_1", wrong, key_of("pdp1"), pdp.configuration.certificate, id="pdp1", number=number)
+        assert w.codes == ["component.apply-time"] * 4
+        assert p.registry.progress[2].waiting == {"pdp1"}
+        await w.clock.advance(2)
+
+
+@world
+async def test_an_old_reconfiguration_is_refused_and_reported(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep:
+        for _ in range(2):
+            await p.reconfigure({"DR(1)": OTHER_PDP})
+            await w.clock.advance(2)
+        assert pep.number == 3
+        old = next(one for one in await w.fabric.state("bank-RPEP_1") if b"reconf" in one.data)
+        async with await w.fabric.publisher("bank-RPEP_1") as publisher:
+            await publisher.publish(old.data, key=old.key)
+        await w.settle()
+        assert (pep.number, w.codes) == (3, ["component.copy"])
+        # An administrator that wrote one with a number that is over is not followed either.
+        certificate = administrator_certificate(PAP_KEY, "bank", "pap1")
+        await w.forge("RPEP_1", Reconfiguration(2, w.clock.now() - 9), PAP_KEY, certificate, id="pap1")
+        assert (pep.number, w.codes[1:]) == (3, ["component.reconfiguration"])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Several PAPs.
+
+
+@world
+async def test_a_second_pap_takes_over(w: World) -> None:
+    first = w.pap(*NAMES)
+    second = w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY)
+    await first.join()
+    async with second, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        await w.settle()
+        assert (first.owns, second.owns) == (True, False)
+        assert second.registry.members.keys() == first.registry.members.keys() == {"pep1", "pdp1"}
+        with pytest.raises(RefusedError, match=r"fabric\.not-owner"):
+            await second.reconfigure({"DR(1)": OTHER_PDP})
+        # The first one is killed: its lease runs on.
+        first._owned = None  # it must not give up CONF
+        await first.close()
+        joining = waited_for(w.component("pdp2", "DR(1)").join())
+        await w.settle()
+        assert not joining.done()
+        await w.clock.advance(10.1)
+        await joining
+        assert second.owns
+        number = await second.reconfigure({"DR(1)": OTHER_PDP})
+        await w.clock.advance(2)
+        await w.settle()
+        assert (number, pep.number, pdp.number) == (2, 2, 2)
+
+
+@world
+async def test_a_pap_that_does_not_own_conf_rests_when_the_owner_has_done_the_work(w: World) -> None:
+    async with w.pap(*NAMES), w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY) as second:
+        async with w.component("pep1", "ER(1)"):
+            await w.settle()
+        await w.settle()
+        assert second.registry.members == {}
+        await w.clock.advance(11)
+        await w.settle()
+        assert (second.owns, second._tasks, w.clock._sleepers) == (False, set(), [])
+
+
+@world
+async def test_only_the_owner_of_conf_writes_reconfigurations(w: World) -> None:
+    stronger = w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY, strength=1)
+    async with w.pap(*NAMES) as first, stronger as second, w.component("pep1", "ER(1)") as pep:
+        await w.settle()
+        assert (first.owns, second.owns) == (True, False)
+        await second.reconfigure({"DR(1)": OTHER_PDP})
+        before = len(await w.fabric.state("bank-RPEP_1"))
+        with pytest.raises(RefusedError, match=r"fabric\.not-owner"):
+            await first.reconfigure({"DR(1)": TABLE["DR(1)"]})
+        with pytest.raises(RefusedError, match=r"fabric\.not-owner"):
+            await first.write_applied(PolicyApplied("bank", "psp1", 1, "bank-1", 1.0))
+        assert (len(await w.fabric.state("bank-RPEP_1")), await w.fabric.state("bank-APOL_1")) == (before, ())
+        await w.clock.advance(2)
+        await w.settle()
+        assert (pep.number, first.registry.table["DR(1)"]) == (2, OTHER_PDP)
+        assert (first.owns, second.owns) == (False, True)
+
+
+@world
+async def test_a_new_owner_finishes_what_the_old_one_has_begun(w: World) -> None:
+    first = w.pap(*NAMES)
+    second = w.pap(*NAMES, id="pap2", key=SECOND_PAP_KEY)
+    await first.join()
+
+    async def no_announcement(_number: int) -> None:
+        first._owned = None  # it is killed between CONF and R*
+        await first.close()
+
+    first._announce = no_announcement
+    async with second, w.component("pep1", "ER(1)") as pep:
+        await w.settle()
+        await first.reconfigure({"DR(1)": OTHER_PDP}, expected=w.clock.now() + 15)
+        await w.settle()
+        assert (second.registry.number, pep.number) == (2, 1)
+        joining = waited_for(w.component("pdp1", "DR(1)").join())
+        await w.settle()
+        await w.clock.advance(10.1)
+        await joining
+        await w.clock.advance(5)
+        await w.settle()
+        assert pep.number == 2
+
+
+@world
+async def test_a_pap_that_starts_again_knows_its_members(w: World) -> None:
+    async with w.pap(*NAMES):
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+    async with w.pap(*NAMES) as again:
+        assert [*again.registry.members] == ["pep1"]
+        await again.reconfigure({"DR(1)": OTHER_PDP})
+        await w.clock.advance(2)
+        await w.settle()
+        assert pep.number == 2
+        await pep.leave()
+
+
+def test_only_an_administrator_can_be_a_pap() -> None:
+    with pytest.raises(RefusedError, match=r"component\.certificate"):
+        World().pap(key=STRANGER)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Across domains.
+
+
+PARTNER_ROLES: Final = """
+domain bank;
+role DR(n: integer) by bank;
+role GR(n: integer);
+activate GR(n) if role DR(n) by bank *;
+"""
+
+
+@world
+async def test_a_role_in_another_domain_ends_with_the_role_that_it_rests_on(w: World) -> None:
+    shop = administration(
+        domain="shop",
+        administrators=frozenset({STRANGER.principal}),
+        roles=PARTNER_ROLES,
+        table={"GR(1)": TABLE["DR(1)"]},
+        founding=(),
+        partners={"bank": frozenset({PAP_KEY.principal, SECOND_PAP_KEY.principal})},
+    )
+    async with (
+        w.pap(*NAMES) as bank,
+        pap(w.fabric, shop, w.clock, key=STRANGER, note=w.notes.append) as partner,
+        w.component("pdp1", "DR(1)") as pdp,
+    ):
+        shown = (pdp.configuration.certificate,)
+        guest = w.component(
+            "pdp1", "DR(1)", domain="shop", role="GR(1)", certificates=shown,
+            administrators=frozenset({STRANGER.principal}),
+        )  # fmt: skip
+        await guest.join()
+        assert guest.certificate.home == "bank"
+        fact = admitted("pdp1", "DR(1)")
+        await bank.change_roles([SetFact(fact.fact, False, fact.arguments)])
+        await w.settle()
+        assert (pdp.configuration, guest.configuration, partner.registry.members) == (None, None, {})
+        # The certificate is of no use any more.
+        w.notes.clear()
+        with pytest.raises(RefusedError) as caught:
+            await guest.join()
+        assert caught.value.fields["reason"] == "role.revoked"
