@@ -80,7 +80,7 @@ bench: setup ## run the benchmarks (ONLY=name for one) and write bench/results.j
 COMPILE = uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11
 lock: ## pin the dependencies that are new (needs uv on the PATH); UPGRADE=--upgrade pins the newest of all
 	$(COMPILE) $(UPGRADE) --group build --output-file requirements/build.txt
-	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark --extra nats --extra postgres --group dev --output-file requirements/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark --extra nats --extra postgres --extra delta --extra iceberg --extra duckdb --extra kafka --group dev --output-file requirements/dev.txt
 	$(COMPILE) $(UPGRADE) --group java --output-file requirements/java.txt
 	$(COMPILE) $(UPGRADE) --group dds --no-deps --output-file requirements/dds.txt
 
