@@ -2,5 +2,6 @@
 
 `input` reads rules and types, `forms` compares functions, `detection` finds conflicts, `tables` writes them, `report`
 opens what a run has found.
-May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `enforce`, `ingest`, `outputs`, `frames`, `pages`.
+May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `enforce`, `ingest`, `tables`, `outputs`,
+`frames`, `pages`.
 """

@@ -2,5 +2,5 @@
 
 `policy` loads it, `programs` says what must be evaluated, `restrict` masks: which attributes each reader sees, as
 columns. `admit` and `deliver` apply it, `layout` stores delivered rows. `guard_results` reads what guards answered.
-May import from `penstock.pipeline`: `ingest`, `outputs`, `frames`, `pages`.
+May import from `penstock.pipeline`: `ingest`, `tables`, `outputs`, `frames`, `pages`.
 """

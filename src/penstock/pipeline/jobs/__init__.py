@@ -3,5 +3,5 @@
 `job` runs any job. `ingest`, `enforce`, `sealed`, `conflicts`, `evaluate` and `reports` are the jobs; `reports` also
 writes HTML pages and reads refused records back. `session_settings` configures Spark.
 May import from `penstock.pipeline`: `evaluate`, `whatif`, `conflicts`, `audit`, `sealed`, `jetstream`, `enforce`,
-`ingest`, `outputs`, `frames`, `pages`.
+`ingest`, `tables`, `outputs`, `frames`, `pages`.
 """
