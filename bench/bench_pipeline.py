@@ -29,8 +29,8 @@ from penstock.model import (
 )
 from penstock.pipeline.enforce.admit import admit, publishers
 from penstock.pipeline.enforce.deliver import PROGRAM, deliver
-from penstock.pipeline.enforce.layout import ROWS as ROWS_FOLDER
 from penstock.pipeline.enforce.layout import write_views
+from penstock.pipeline.enforce.manifest import ROWS as ROWS_FOLDER
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.restrict import deliver_one, environment_sources, mask
 from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources

@@ -26,6 +26,7 @@ from tests.trust.kit import refused
 
 from penstock.guard.decision_log import ANSWERED
 from penstock.pipeline.audit import read_log
+from penstock.pipeline.commits import DECISIONS
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.evaluate import (
     COLUMNS,
@@ -39,7 +40,6 @@ from penstock.pipeline.evaluate import (
     read_request_mapping,
 )
 from penstock.pipeline.jobs import evaluate as evaluate_job
-from penstock.pipeline.jobs.enforce import DECISIONS
 from penstock.pipeline.jobs.evaluate import DECIDED, Evaluate
 from penstock.pipeline.jobs.job import run, spark_errors, start
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat, read_rules
-from penstock.pipeline.enforce.layout import ROWS
+from penstock.pipeline.enforce.manifest import ROWS
 from penstock.pipeline.ingest.ingest import read_csv, read_lines, read_parquet
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.jobs.reports import Audit

@@ -12,7 +12,7 @@ refused (`pipeline.case`), whatever the session's settings are: other programs m
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import reduce
 from typing import Final
@@ -30,9 +30,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import MalformedError
-from penstock.model.types import Attribute, EventType
+from penstock.model.types import EventType
 from penstock.model.values import INTEGER_MIN, Kind, Scalar
+from penstock.pipeline.event_columns import EARLIEST as EARLIEST
+from penstock.pipeline.event_columns import ID as ID
+from penstock.pipeline.event_columns import LATEST as LATEST
+from penstock.pipeline.event_columns import METADATA as METADATA
+from penstock.pipeline.event_columns import SOURCE as SOURCE
+from penstock.pipeline.event_columns import TIME as TIME
+from penstock.pipeline.event_columns import attributes_of as attributes_of
+from penstock.pipeline.event_columns import micros as micros
 from penstock.selector import Selector
 from penstock.selector.ast import (
     And,
@@ -146,9 +153,6 @@ _FILLERS: Final[Mapping[Kind, Scalar]] = {
     Kind.BOOLEAN: False,
     Kind.TIMESTAMP: datetime.fromtimestamp(0, tz=UTC),
 }
-EARLIEST: Final = -62_135_596_800_000_000
-LATEST: Final = 253_402_300_799_999_999
-"""The instants that Python can name, in microseconds: the years 1 to 9999."""
 _TWO_TO_63: Final = 2.0**63
 _MAX: Final = math.inf
 
@@ -226,11 +230,6 @@ def literal(value: Scalar, kind: Kind) -> Column:
     if isinstance(value, datetime):
         return F.timestamp_micros(F.lit(micros(value)))
     return F.lit(value).cast(SPARK_TYPES[kind])
-
-
-def micros(moment: datetime) -> int:
-    """Return microseconds since 1970, exactly."""
-    return (moment - datetime.fromtimestamp(0, tz=moment.tzinfo)) // timedelta(microseconds=1)
 
 
 def _truth(node: Condition, sources: Mapping[str, ColumnSource]) -> TruthColumns:
@@ -428,11 +427,6 @@ def _floats(operator: Operator, first: Column, second: Column) -> Column:
 # ----------------------------------------------------------------------------------------------------------------------
 # The schema of events.
 
-ID: Final = "@id"
-TIME: Final = "@time"
-SOURCE: Final = "@source"
-METADATA: Final = (ID, TIME, SOURCE)
-
 _TYPES: Final[dict[Kind, DataType]] = {
     Kind.STRING: StringType(),
     Kind.INTEGER: LongType(),
@@ -471,36 +465,6 @@ def typed_schema(event_type: EventType) -> StructType:
     """Return the schema of a frame of typed events. Raises `MalformedError` (`pipeline.case`)."""
     own = [StructField(a.name, _TYPES[a.spec.kind]) for a in attributes_of([event_type])]
     return StructType([*_metadata_fields(), *own])
-
-
-def attributes_of(types: Iterable[EventType]) -> list[Attribute]:
-    """Return each attribute of some types once, in order; of two versions the first that has it.
-
-    Raises `MalformedError` (`pipeline.case`) where two names of one version, or two ids, differ in case alone.
-    """
-    found: list[Attribute] = []
-    seen: dict[str, str] = {}
-    for event_type in types:
-        names: dict[str, str] = {}
-        for attribute in event_type.attributes:
-            _tell_apart(names, attribute.name, event_type)
-            if _tell_apart(seen, attribute.id, event_type):
-                found.append(attribute)
-    return found
-
-
-def _tell_apart(seen: dict[str, str], name: str, event_type: EventType) -> bool:
-    """Take a name in, and say whether it is new."""
-    known = seen.get(name.lower())
-    if known is None:
-        seen[name.lower()] = name
-    elif known != name:
-        raise MalformedError(
-            "pipeline.case",
-            f"`{known}` and `{name}` of {event_type.name} would be one column",
-            hint="in the pipeline, names and UIDs have to differ in more than capital and small letters",
-        )
-    return known is None
 
 
 def transit_schema(types: Iterable[EventType]) -> StructType:

@@ -5,7 +5,6 @@ Each part of an output is a folder with a folder `@batch=N` for each batch. `job
 """
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,17 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.pipeline.commits import BATCH as BATCH
+from penstock.pipeline.commits import CHECKPOINT as CHECKPOINT
+from penstock.pipeline.commits import COMMITS as COMMITS
+from penstock.pipeline.commits import JOB, check_free, commit_line, read_commit, read_note
+from penstock.pipeline.commits import OUTPUT as OUTPUT
+from penstock.pipeline.commits import Said as Said
+from penstock.pipeline.commits import add_up as add_up
+from penstock.pipeline.commits import check_apart as check_apart
+from penstock.pipeline.commits import check_sum as check_sum
+from penstock.pipeline.commits import counts_of as counts_of
+from penstock.pipeline.commits import no_input as no_input
 from penstock.pipeline.frames import quoted
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -141,19 +151,9 @@ def raised_by_task(error: PySparkException) -> PenstockError | None:
 # not a stream has one batch, number 0.
 
 
-BATCH: Final = "@batch"
-COMMITS: Final = "commits"
-OUTPUT: Final = "output"
-"""The key in a commit for the output that it belongs to."""
-
-Said: TypeAlias = dict[str, object]
-"""The content of a commit. Every job adds `counts`, a table of numbers that can be added up."""
-
-
 def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
     """Commit a batch of an output with its description. It is written last."""
-    line = json.dumps({"batch": batch, **said}, ensure_ascii=False, separators=(",", ":"))
-    write_lines(spark, [line], _commit_place(path, batch))
+    write_lines(spark, [commit_line(batch, said)], _commit_place(path, batch))
 
 
 def commits(spark: SparkSession, path: str) -> dict[int, Said]:
@@ -161,7 +161,7 @@ def commits(spark: SparkSession, path: str) -> dict[int, Said]:
 
     Raises `MalformedError` (`layout.manifest`).
     """
-    said = [_said(line) for line in read_lines(spark, f"{path}/{COMMITS}")]
+    said = [read_commit(line) for line in read_lines(spark, f"{path}/{COMMITS}")]
     return dict(sorted(said, key=lambda found: found[0]))
 
 
@@ -172,16 +172,6 @@ def committed(spark: SparkSession, path: str, batch: int) -> bool:
 
 def _commit_place(path: str, batch: int) -> str:
     return f"{path}/{COMMITS}/{BATCH}={batch}"
-
-
-def _said(line: str) -> tuple[int, Said]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or type(found.get("batch")) is not int:
-        raise MalformedError("layout.manifest", "a commit cannot be read", hint="do not edit the folder `commits`")
-    return found["batch"], found
 
 
 def withdraw(spark: SparkSession, path: str, batch: int) -> None:
@@ -205,39 +195,8 @@ def totals(spark: SparkSession, path: str) -> dict[str, int]:
     return add_up(commits(spark, path).values())
 
 
-def add_up(said: Iterable[Said]) -> dict[str, int]:
-    """Add up the counts of some batches."""
-    found: dict[str, int] = {}
-    for one in said:
-        for name, count in counts_of(one).items():
-            found[name] = found.get(name, 0) + count
-    return found
-
-
-def counts_of(said: Mapping[str, object]) -> dict[str, int]:
-    """Return the counts that are said of a batch. Raises `MalformedError` (`layout.manifest`)."""
-    counts = said.get("counts")
-    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
-        raise MalformedError("layout.manifest", "a commit has no counts", hint="do not edit the folder `commits`")
-    return counts
-
-
-def check_sum(whole: int, parts: Mapping[str, int]) -> None:
-    """Check that nothing was lost or doubled. Raises `FailedError` (`pipeline.lost`)."""
-    if whole != sum(parts.values()):
-        raise FailedError(
-            "pipeline.lost",
-            f"{whole} events were read, and {' + '.join(str(count) for count in parts.values())} came out",
-            hint="do not use the output of this run; run it again",
-        )
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # The output.
-
-
-CHECKPOINT: Final = "checkpoint"
-_JOB: Final = "job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,18 +220,9 @@ class Output:
         `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
         """
         found = _note(self.spark, self.path)
-        if found is None and _has_files(self.spark, self.path):
-            raise RefusedError(
-                "pipeline.foreign",
-                f"`{self.path}` holds something that no job has written",
-                hint="choose a folder that does not exist",
-            )
-        if found is not None and not overwrite and not (stream and self._mine(stream=True).items() <= found.items()):
-            raise RefusedError(
-                "pipeline.exists",
-                f"`{self.path}` holds the output of `{str(found.get('job'))[:20]}` already",
-                hint="choose another folder, or say --overwrite",
-            )
+        foreign = found is None and bool(_has_files(self.spark, self.path))
+        wanted = self._mine(stream=True) if stream else None
+        check_free(self.path, found, foreign=foreign, continues=wanted, overwrite=overwrite)
         return found is not None
 
     def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
@@ -283,7 +233,7 @@ class Output:
             clear(self.spark, self.path, CHECKPOINT, *self.parts)
         own: Said = {OUTPUT: uuid.uuid4().hex}
         note = json.dumps({**self._mine(stream=stream), **own})
-        write_lines(self.spark, [note], f"{self.path}/{_JOB}")
+        write_lines(self.spark, [note], f"{self.path}/{JOB}")
         # So that jobs that follow can begin.
         clear(self.spark, self.path)
         return own
@@ -302,25 +252,6 @@ class Output:
     def write_lines(self, lines: list[str], part: str, batch: int) -> None:
         """Write one part of a batch as lines of text."""
         write_lines(self.spark, lines, self.part(part, batch))
-
-
-def check_apart(path: str, files: str | None) -> None:
-    """Check that the files that a job reads do not stand in its output: it would be cleared before they are read.
-
-    Raises `RefusedError` (`pipeline.own-input`).
-    """
-    if files is not None and f"{_place(files)}/".startswith(f"{_place(path)}/"):
-        raise RefusedError(
-            "pipeline.own-input",
-            f"`{path}` contains the input of the job, and is not overwritten",
-            hint="choose another folder for the output",
-        )
-
-
-def _place(path: str) -> str:
-    """Return a path in a normal form, if it is on this machine."""
-    local = path.removeprefix("file://").removeprefix("file:")
-    return path.rstrip("/") if "://" in local else os.path.realpath(local)
 
 
 # --- What other jobs have written ------------------------------------------------------------------------------------
@@ -345,14 +276,8 @@ def job_of(spark: SparkSession, path: str) -> str | None:
 
 def _note(spark: SparkSession, path: str) -> Said | None:
     """Return the note of an output; an empty one if it cannot be read."""
-    lines = read_lines(spark, f"{path}/{_JOB}")
-    if not lines:
-        return None
-    try:
-        found = json.loads(lines[0])
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
+    lines = read_lines(spark, f"{path}/{JOB}")
+    return read_note(lines[0]) if lines else None
 
 
 def read_part(spark: SparkSession, path: str, part: str, batches: list[int], schema: StructType) -> DataFrame:
@@ -362,15 +287,6 @@ def read_part(spark: SparkSession, path: str, part: str, batches: list[int], sch
     # Not by partition: a batch without rows may be a folder without files.
     reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
     return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(*map(quoted, schema.names))
-
-
-def no_input(path: str) -> FailedError:
-    """Return the error for a folder without a complete output of a job."""
-    return FailedError(
-        "pipeline.no-input",
-        f"`{path}` holds no complete output of a job",
-        hint="give the folder that `penstock pipeline ingest` or `admit` wrote",
-    )
 
 
 def files_of(spark: SparkSession, path: str) -> DataFrame:

@@ -18,13 +18,13 @@ from penstock.pipeline.enforce import layout
 from penstock.pipeline.enforce.deliver import Delivered, deliver
 from penstock.pipeline.enforce.layout import (
     Layout,
-    Manifest,
     open_view,
     read_manifests,
     store_rows,
     stored_rows,
     write_views,
 )
+from penstock.pipeline.enforce.manifest import Manifest
 from penstock.pipeline.outputs import clear, commits
 from penstock.selector import ALWAYS, Selector
 

@@ -308,7 +308,7 @@ def test_audit_reports_on_files_and_on_what_jobs_decided(spark: SparkSession, pl
         for publisher, counts in ((who(2), EventCounts(5, 1)), (who(3), EventCounts(0, 4))):
             desk.policy.enforced(publisher, Right.PUBLISH, first, counts)
         (log / f"{batch}.jsonl").write_text("".join(f"{record.to_json()}\n" for record in desk.records) + "none\n")
-        desk.write_records(output, batch)
+        output.write_lines(desk.lines(), "decisions", batch)
         commits.commit(spark, output.path, batch, {})
     output.write_lines(["a batch that is not complete"], "decisions", 2)
     run(Audit(plant.path("admitted"), of_job=True), spark, plant.path("of job"))

@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from math import isfinite
-from shlex import quote
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
+from penstock.pipeline.enforce.manifest import PROGRAM as PROGRAM
+from penstock.pipeline.enforce.manifest import SUBSCRIBER as SUBSCRIBER
+from penstock.pipeline.enforce.manifest import no_view as no_view
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import (
     Constants,
@@ -389,12 +390,6 @@ def _by_key(members: Members, keys: Sequence[int]) -> dict[Value | None, Members
 # attributes.
 
 
-PROGRAM: Final = "@program"
-SUBSCRIBER: Final = "@subscriber"
-_LISTED: Final = 10
-"""Subscribers that an error lists, at most."""
-
-
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The deliveries to all readers of a policy: rows by program, with attributes under their ids.
@@ -426,32 +421,6 @@ class Delivered:
         readers = table(self.rows.sparkSession, kinds, pairs)
         readers = readers.select(quoted(PROGRAM).cast("int").alias(PROGRAM), SUBSCRIBER)
         return self.rows.join(F.broadcast(readers), PROGRAM)
-
-
-def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) -> PenstockError:
-    """Return the error for a subscriber without a view: it has no rights, or there is none of that name."""
-    refused = [*without_rights]
-    if name in refused:
-        return RefusedError(
-            "pipeline.no-rights",
-            f"subscriber `{name[:80]}` may not subscribe to its type",
-            hint=f"run `penstock explain --principal {quote(name[:80])} --right subscribe --type-file TYPE"
-            " --credential CERTIFICATES`, with the files that the policy file names, to see which right is missing",
-        )
-    known = [*readers, *refused]
-    others = did_you_mean(name, known, _listed(sorted(known)))
-    return MalformedError(
-        "pipeline.unknown-subscriber",
-        f"the policy has no subscriber `{name[:80]}`",
-        hint=f"{others} Subscribers are listed in the policy file",
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "it has none."
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return f"there are: {', '.join(name[:80] for name in names[:_LISTED])}{more}."
 
 
 def is_known(types: Sequence[EventType]) -> Column:

@@ -16,8 +16,6 @@ then found by id.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import reduce
 from typing import Final
 
@@ -26,112 +24,34 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from penstock.errors import FailedError, MalformedError, did_you_mean
-from penstock.model.types import EventType
-from penstock.model.values import Kind
-from penstock.pipeline.enforce.deliver import PROGRAM, SUBSCRIBER, Delivered, no_view
-from penstock.pipeline.enforce.programs import Program
+from penstock.errors import FailedError
+from penstock.pipeline.enforce.deliver import Delivered
+from penstock.pipeline.enforce.manifest import (
+    POLICY,
+    PROGRAM,
+    ROWS,
+    SUBSCRIBER,
+    VIEWS,
+    Manifest,
+    ReaderView,
+    StoredAttribute,
+    layout_named,
+    no_view,
+    policy_mark,
+    reader_views,
+)
+from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS as WITHOUT_RIGHTS
+from penstock.pipeline.enforce.manifest import Layout as Layout
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
 from penstock.pipeline.outputs import BATCH, commit, commits, is_not_found, reading, replacing, withdraw
 
-POLICY: Final = "@policy"
-ROWS: Final = "rows"
-VIEWS: Final = "views"
-WITHOUT_RIGHTS: Final = "without_rights"
 FOLDERS: Final = 100
 """More programs than this share one table: a task would write that many files at the same time."""
-_FORMAT: Final = 1
 _WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
 _PLACE: Final = (SUBSCRIBER, BATCH, POLICY)
 _PLACED: Final = StructType(
     [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType()), StructField(POLICY, StringType())]
 )
-
-
-class Layout(StrEnum):
-    """The storage layout of delivered rows."""
-
-    PROGRAM = "program"
-    SUBSCRIBER = "subscriber"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredAttribute:
-    """An attribute of a reader's version: where it stands, and what the reader calls it."""
-
-    id: str
-    name: str
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderView:
-    """One reader's program and version of the type."""
-
-    program: int
-    type: str
-    attributes: tuple[StoredAttribute, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The manifest of a batch of delivered rows. `revision` is that of the policy.
-
-    `sorted` says that the programs have no folders, and stand in one table. `without_rights` names the subscribers who
-    may see nothing.
-    """
-
-    layout: Layout
-    revision: str
-    views: Mapping[str, ReaderView]
-    sorted: bool = False
-    without_rights: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the manifest as plain data; versions and programs stand in it once."""
-        programs: dict[int, dict[str, object]] = {}
-        types: dict[str, object] = {}
-        for subscriber, view in self.views.items():
-            types[view.type] = [{"id": a.id, "name": a.name, "kind": str(a.kind)} for a in view.attributes]
-            program = programs.setdefault(view.program, {"type": view.type, "subscribers": []})
-            members = program["subscribers"]
-            if isinstance(members, list):
-                members.append(subscriber)
-        return {
-            "format": _FORMAT,
-            "layout": str(self.layout),
-            "revision": self.revision,
-            "sorted": self.sorted,
-            "programs": [{"program": number, **program} for number, program in programs.items()],
-            "types": types,
-            WITHOUT_RIGHTS: list(self.without_rights),
-        }
-
-    @classmethod
-    def from_dict(cls, found: object) -> "Manifest":
-        """Read a manifest from plain data. Raises `MalformedError` (`layout.manifest`)."""
-        try:
-            return _manifest(found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(
-                "layout.manifest", "a manifest cannot be read", hint="it may be written by a later version, or by hand"
-            ) from error
-
-
-def _manifest(found: object) -> Manifest:
-    if not isinstance(found, dict) or found["format"] != _FORMAT:
-        raise TypeError("the manifest has another format")
-    types = {
-        str(name): tuple(StoredAttribute(str(a["id"]), str(a["name"]), Kind(a["kind"])) for a in attributes)
-        for name, attributes in found["types"].items()
-    }
-    views = {
-        str(subscriber): ReaderView(int(program["program"]), str(program["type"]), types[program["type"]])
-        for program in found["programs"]
-        for subscriber in program["subscribers"]
-    }
-    without = tuple(str(name) for name in found.get(WITHOUT_RIGHTS, ()))
-    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]), without)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
@@ -154,45 +74,15 @@ def store_rows(
     delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
 ) -> Manifest:
     """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`."""
-    chosen = _layout(layout)
+    chosen = layout_named(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
-    manifest = Manifest(chosen, revision, _views(delivered.programs), many, delivered.without_rights)
+    manifest = Manifest(chosen, revision, reader_views(delivered.programs), many, delivered.without_rights)
     withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
         _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
     else:
         _write_folders(delivered, f"{path}/{VIEWS}", batch, revision)
     return manifest
-
-
-def _layout(name: str) -> Layout:
-    try:
-        return Layout(name)
-    except ValueError:
-        raise MalformedError(
-            "layout.unknown",
-            f"`{name[:40]}` is not a layout",
-            hint=did_you_mean(name, Layout, f"choose {' or '.join(Layout)}"),
-        ) from None
-
-
-def _views(programs: Sequence[Program]) -> dict[str, ReaderView]:
-    found: dict[str, ReaderView] = {}
-    for program in programs:
-        version = _version(program.event_type)
-        for reader in program.readers:
-            if not reader or reader in found:
-                raise MalformedError(
-                    "layout.subscriber",
-                    f"`{reader[:80]}` is the name of two subscribers" if reader else "a subscriber has no name",
-                    hint="give each subscription a name of its own",
-                )
-            found[reader] = ReaderView(program.number, str(program.event_type.name), version)
-    return found
-
-
-def _version(event_type: EventType) -> tuple[StoredAttribute, ...]:
-    return tuple(StoredAttribute(str(a.id), a.name, a.spec.kind) for a in event_type.attributes)
 
 
 def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
@@ -213,7 +103,7 @@ def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -
             own = [program for program in delivered.programs if program.event_type == version]
             columns = [quoted(a.id).alias(a.name) for a in version.attributes]
             named = Delivered(rows, tuple(own)).by_subscriber()
-            place = [quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), F.lit(_mark(revision)).alias(POLICY)]
+            place = [quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), F.lit(policy_mark(revision)).alias(POLICY)]
             named = named.select(*place, *metadata(), *columns)
             # Only the folders of this batch are replaced: the others belong to earlier ones.
             writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
@@ -311,13 +201,8 @@ def _rows(
     return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
 
 
-def _mark(revision: str) -> str:
-    """Return the end of a policy's revision: a digest, short enough for the name of a folder."""
-    return revision[-16:] or "none"
-
-
 def _of(batches: Sequence[int], revision: str) -> Column:
-    return quoted(BATCH).isin(list(batches)) & (quoted(POLICY) == _mark(revision))
+    return quoted(BATCH).isin(list(batches)) & (quoted(POLICY) == policy_mark(revision))
 
 
 def _folder(

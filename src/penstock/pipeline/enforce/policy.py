@@ -13,7 +13,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import chain
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.codec.sexp import parse as parse_sexp
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.guard import (
     NO_AGREEMENTS,
     Agreements,
@@ -37,9 +37,11 @@ from penstock.guard import (
 )
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, Policies
+from penstock.guard.restriction import Restriction
 from penstock.guard.roles import RoleAuthority, RoleHistory
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Domain, Petnames, Principal
+from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.roles.engine import StoredRoles
@@ -228,6 +230,95 @@ def _mentioned(subject: Subject) -> Iterator[Principal]:
     elif isinstance(subject, Threshold):
         for member in subject.subjects:
             yield from _mentioned(member)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPolicy:
+    """A policy with a recorder that decides in a job, and the records so far."""
+
+    policy: PipelinePolicy
+    records: list[DecisionRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        policy: PipelinePolicy,
+        source: str,
+        *,
+        clock: Callable[[], datetime],
+        timer: Callable[[], int],
+        ids: Callable[[], str],
+    ) -> "RecordingPolicy":
+        """Return a desk; `source` says in the log who decided."""
+        records: list[DecisionRecord] = []
+        recorder = Recorder(
+            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=policy.domains
+        )
+        return cls(replace(policy, recorder=recorder), records)
+
+    @property
+    def types(self) -> list[EventType]:
+        """The versions that events may be of."""
+        return [verified.event_type for verified in self.policy.types]
+
+    def lines(self) -> list[str]:
+        """Return the records since the last batch as lines, and forget them."""
+        lines = [record.to_json() for record in self.records]
+        self.records.clear()
+        return lines
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Programs: what must be evaluated for readers. Those with equal restrictions, versions and filters share one.
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program to evaluate, and its readers."""
+
+    number: int
+    restriction: Restriction
+    event_type: EventType
+    selector: Selector
+    readers: tuple[str, ...]
+
+
+def programs_of(policy: PipelinePolicy) -> tuple[Program, ...]:
+    """Return the programs of a policy's subscribers; one who may see nothing has none.
+
+    Raises `SelectorError` for a filter that does not fit, and `RefusedError` (`guard.online-test`).
+    """
+    found: dict[tuple[Restriction, EventType, Selector], list[Subscriber]] = {}
+    for subscriber in policy.subscribers:
+        decision = policy.decide(subscriber.principal, Right.SUBSCRIBE, subscriber.type)
+        event_type = subscriber.type.event_type
+        subscriber.selector.check(event_type.schema)
+        restriction = answered(decision.restriction.for_type(event_type, Right.SUBSCRIBE))
+        if restriction.branches:
+            found.setdefault((restriction, event_type, subscriber.selector), []).append(subscriber)
+    return tuple(
+        Program(number, restriction, event_type, selector, tuple(s.name for s in subscribers))
+        for number, ((restriction, event_type, selector), subscribers) in enumerate(found.items())
+    )
+
+
+def unfiltered(programs: Iterable[Program]) -> tuple[Program, ...]:
+    """Return programs of the rights alone, for those readers who have a filter of their own; numbered from 0."""
+    found: dict[tuple[Restriction, EventType], list[str]] = {}
+    for program in programs:
+        if program.selector != ALWAYS:
+            found.setdefault((program.restriction, program.event_type), []).extend(program.readers)
+    return tuple(
+        Program(number, restriction, event_type, ALWAYS, tuple(readers))
+        for number, ((restriction, event_type), readers) in enumerate(found.items())
+    )
+
+
+def answered(restriction: Restriction) -> Restriction:
+    """Return a restriction without on-line tests. Raises `RefusedError` (`guard.online-test`)."""
+    if any(branch.when.validity.online for branch in restriction.branches):
+        raise RefusedError("guard.online-test", "a branch has on-line tests that were not answered")
+    return restriction
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -15,13 +15,15 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import RefusedError
-from penstock.guard.restriction import Branch, Restriction
+from penstock.guard.restriction import Branch
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
-from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.policy import Program as Program
+from penstock.pipeline.enforce.policy import answered as answered
+from penstock.pipeline.enforce.policy import programs_of as programs_of
+from penstock.pipeline.enforce.policy import unfiltered as unfiltered
 from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, micros, quoted
-from penstock.selector import ALWAYS, Selector
+from penstock.selector import Selector
 from penstock.selector.ast import (
     And,
     Arithmetic,
@@ -40,59 +42,9 @@ from penstock.selector.ast import (
     Or,
     Term,
 )
-from penstock.trust.capabilities import Right
 
 _EXACT: Final = 2**53
 """Up to here every whole number is a real one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One program to evaluate, and its readers."""
-
-    number: int
-    restriction: Restriction
-    event_type: EventType
-    selector: Selector
-    readers: tuple[str, ...]
-
-
-def programs_of(policy: PipelinePolicy) -> tuple[Program, ...]:
-    """Return the programs of a policy's subscribers; one who may see nothing has none.
-
-    Raises `SelectorError` for a filter that does not fit, and `RefusedError` (`guard.online-test`).
-    """
-    found: dict[tuple[Restriction, EventType, Selector], list[Subscriber]] = {}
-    for subscriber in policy.subscribers:
-        decision = policy.decide(subscriber.principal, Right.SUBSCRIBE, subscriber.type)
-        event_type = subscriber.type.event_type
-        subscriber.selector.check(event_type.schema)
-        restriction = answered(decision.restriction.for_type(event_type, Right.SUBSCRIBE))
-        if restriction.branches:
-            found.setdefault((restriction, event_type, subscriber.selector), []).append(subscriber)
-    return tuple(
-        Program(number, restriction, event_type, selector, tuple(s.name for s in subscribers))
-        for number, ((restriction, event_type, selector), subscribers) in enumerate(found.items())
-    )
-
-
-def unfiltered(programs: Iterable[Program]) -> tuple[Program, ...]:
-    """Return programs of the rights alone, for those readers who have a filter of their own; numbered from 0."""
-    found: dict[tuple[Restriction, EventType], list[str]] = {}
-    for program in programs:
-        if program.selector != ALWAYS:
-            found.setdefault((program.restriction, program.event_type), []).extend(program.readers)
-    return tuple(
-        Program(number, restriction, event_type, ALWAYS, tuple(readers))
-        for number, ((restriction, event_type), readers) in enumerate(found.items())
-    )
-
-
-def answered(restriction: Restriction) -> Restriction:
-    """Return a restriction without on-line tests. Raises `RefusedError` (`guard.online-test`)."""
-    if any(branch.when.validity.online for branch in restriction.branches):
-        raise RefusedError("guard.online-test", "a branch has on-line tests that were not answered")
-    return restriction
 
 
 @dataclass(slots=True)

@@ -15,14 +15,13 @@ from penstock.errors import MalformedError
 from penstock.model.names import AttributeId
 from penstock.model.types import EventType
 from penstock.model.values import Kind
+from penstock.pipeline.event_columns import INGESTED as INGESTED
+from penstock.pipeline.event_columns import QUARANTINE as QUARANTINE
+from penstock.pipeline.event_columns import REASON as REASON
+from penstock.pipeline.event_columns import TYPE as TYPE
+from penstock.pipeline.event_columns import WORDS as WORDS
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
-
-TYPE: Final = "@type"
-REASON: Final = "@reason"
-WORDS: Final = "@words"
-INGESTED: Final = "@ingested"
-QUARANTINE: Final = (REASON, WORDS, FILE, POSITION, ORIGINAL, INGESTED)
 
 _PROBLEM: Final = "@problem"
 _PRINCIPAL: Final = r"\A(?:ed25519|threshold):[a-z2-7]{51}[aq]\z"

@@ -17,6 +17,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.values import AttributeSpec, Enumerated, Kind
+from penstock.pipeline.event_columns import FILE as FILE
+from penstock.pipeline.event_columns import ORIGINAL as ORIGINAL
+from penstock.pipeline.event_columns import POSITION as POSITION
 from penstock.pipeline.frames import EARLIEST, LATEST, literal, quoted
 from penstock.pipeline.ingest.mapping import RFC3339, ColumnFormat, CsvLayout, TimeFormat
 from penstock.pipeline.outputs import STRICT, Reader, reading
@@ -216,9 +219,6 @@ def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Co
 # Records.
 
 
-FILE: Final = "@file"
-POSITION: Final = "@position"
-ORIGINAL: Final = "@original"
 FIELDS: Final = "@fields"
 COLUMNS: Final = "@columns"
 ROW: Final = "@row"

@@ -1,25 +1,25 @@
 """The jobs `admit` and `deliver`: what publishers may put in, and what readers get out, recorded."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.guard import DecisionRecord, EventCounts, Recorder
+from penstock.guard import EventCounts
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
+from penstock.pipeline.commits import DECISIONS, EVENTS, OF_UNKNOWN_TYPE, RECORDS, REFUSED, UNKNOWN_TYPE
 from penstock.pipeline.enforce.admit import REASON, admit
 from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, is_known
-from penstock.pipeline.enforce.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
+from penstock.pipeline.enforce.layout import Layout, store_rows, stored_rows
+from penstock.pipeline.enforce.manifest import ROWS, VIEWS
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.policy import RecordingPolicy as RecordingPolicy
 from penstock.pipeline.frames import SOURCE, attributes_of, literal, metadata, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
-from penstock.pipeline.jobs.ingest import EVENTS
 from penstock.pipeline.limits import RECORD_PRINCIPALS
 from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commits, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
@@ -28,56 +28,6 @@ from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
-
-REFUSED: Final = "refused"
-DECISIONS: Final = "decisions"
-RECORDS: Final = "decision records"
-"""The count of log records: a decision, and its enforcement, are two records."""
-UNKNOWN_TYPE: Final = "pipeline.unknown-type"
-OF_UNKNOWN_TYPE: Final = "of unknown type"
-"""The count of events that nobody received because the policy does not know their type."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingPolicy:
-    """A policy with a recorder that decides in a job, and the records so far."""
-
-    policy: PipelinePolicy
-    records: list[DecisionRecord] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
-        policy: PipelinePolicy,
-        source: str,
-        *,
-        clock: Callable[[], datetime],
-        timer: Callable[[], int],
-        ids: Callable[[], str],
-    ) -> "RecordingPolicy":
-        """Return a desk; `source` says in the log who decided."""
-        records: list[DecisionRecord] = []
-        recorder = Recorder(
-            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=policy.domains
-        )
-        return cls(replace(policy, recorder=recorder), records)
-
-    @property
-    def types(self) -> list[EventType]:
-        """The versions that events may be of."""
-        return [verified.event_type for verified in self.policy.types]
-
-    @property
-    def judge(self) -> SignerPolicy:
-        """The policy that decides whose signatures count."""
-        return SignerPolicy(self.policy.of_brokers(), self.policy.types)
-
-    def write_records(self, output: Output, batch: int) -> int:
-        """Write the records since the last batch, as lines; return how many."""
-        lines = [record.to_json() for record in self.records]
-        output.write_lines(lines, DECISIONS, batch)
-        self.records.clear()
-        return len(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +95,7 @@ class Admit(OfEvents):
     @property
     def judge(self) -> SignerPolicy:
         """The policy that events are admitted by."""
-        return self.desk.judge
+        return _judge(self.desk.policy)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
@@ -184,7 +134,7 @@ class Admit(OfEvents):
         most = RECORD_PRINCIPALS
         kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
         self._record(passed, dict(list(kept.items())[:most]))
-        counts[RECORDS] = self.desk.write_records(output, batch)
+        counts[RECORDS] = _write_records(self.desk, output, batch)
         reasons = {key[0]: count for key, count in why.items()}
         said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
         return {"counts": counts, "reasons": reasons, **said}
@@ -210,7 +160,7 @@ class DeliverJob(OfEvents):
     @property
     def judge(self) -> SignerPolicy:
         """The policy that events are delivered by."""
-        return self.desk.judge
+        return _judge(self.desk.policy)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write the deliveries and the decisions."""
@@ -231,7 +181,7 @@ class DeliverJob(OfEvents):
             "read": sum(read.values()),
             OF_UNKNOWN_TYPE: unknown,
             "delivered": sum(rows.values()),
-            RECORDS: self.desk.write_records(output, batch),
+            RECORDS: _write_records(self.desk, output, batch),
         }
         reasons = {UNKNOWN_TYPE: unknown} if unknown else {}
         said: Said = {"counts": counts, "reasons": reasons, "delivered": rows, CLOSED: list(self.closed(output.spark))}
@@ -256,6 +206,18 @@ class DeliverJob(OfEvents):
         """Return whether events of a version are of the type that a subscriber reads, or of one that extends it."""
         key = subscriber.type.event_type.key
         return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
+
+
+def _judge(policy: PipelinePolicy) -> SignerPolicy:
+    """Return the policy that decides whose signatures count."""
+    return SignerPolicy(policy.of_brokers(), policy.types)
+
+
+def _write_records(desk: RecordingPolicy, output: Output, batch: int) -> int:
+    """Write the records since the last batch, as lines; return how many."""
+    lines = desk.lines()
+    output.write_lines(lines, DECISIONS, batch)
+    return len(lines)
 
 
 def _by(frame: DataFrame, *columns: str, most: int | None = None) -> dict[tuple[str, ...], int]:

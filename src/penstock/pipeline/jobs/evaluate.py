@@ -20,6 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError
 from penstock.guard.decision_log import ANSWERED
+from penstock.pipeline.commits import DECISIONS
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.evaluate import DECISION, POLICIES, STATUS, RequestColumn, TablePolicies, evaluate
 from penstock.pipeline.frames import quoted
@@ -35,7 +36,6 @@ from penstock.pipeline.ingest.records import (
     read_csv,
     read_lines,
 )
-from penstock.pipeline.jobs.enforce import DECISIONS
 from penstock.pipeline.outputs import (
     NO_ROW,
     STRICT,

@@ -9,6 +9,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import FailedError
+from penstock.pipeline.commits import EVENTS as EVENTS
+from penstock.pipeline.commits import QUARANTINED as QUARANTINE
 from penstock.pipeline.ingest.formats import Seen
 from penstock.pipeline.ingest.ingest import (
     Ingested,
@@ -24,9 +26,6 @@ from penstock.pipeline.ingest.ingest import (
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
 from penstock.trust.event_types import VerifiedType
-
-EVENTS = "events"
-QUARANTINE = "quarantine"
 
 
 class RecordSource(Protocol):

@@ -31,14 +31,15 @@ from penstock.pipeline.audit import (
     split,
 )
 from penstock.pipeline.audit import QUARANTINE as LINES
+from penstock.pipeline.commits import DECISIONS as DECISIONS_PART
+from penstock.pipeline.commits import OF_UNKNOWN_TYPE, UNKNOWN_TYPE
+from penstock.pipeline.commits import QUARANTINED as PART
 from penstock.pipeline.conflicts.input import QUARANTINE as ROWS
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.frames import attributes_of, metadata, quoted
 from penstock.pipeline.ingest.event_frames import REASON, TYPE, WORDS
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
-from penstock.pipeline.jobs.enforce import DECISIONS as DECISIONS_PART
-from penstock.pipeline.jobs.enforce import OF_UNKNOWN_TYPE, UNKNOWN_TYPE, OfEvents
-from penstock.pipeline.jobs.ingest import QUARANTINE as PART
+from penstock.pipeline.jobs.enforce import OfEvents
 from penstock.pipeline.jobs.session_settings import is_small
 from penstock.pipeline.outputs import (
     BATCH,

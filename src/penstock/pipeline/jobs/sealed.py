@@ -21,10 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.model.types import EventType
+from penstock.pipeline.commits import EVENTS
+from penstock.pipeline.commits import QUARANTINED as QUARANTINE
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.jobs.enforce import OfEvents
-from penstock.pipeline.jobs.ingest import EVENTS, QUARANTINE
 from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import (
     AGAIN,

@@ -1,0 +1,171 @@
+"""The manifest of delivered rows: who reads which program, in which version. Nothing here needs Spark."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from shlex import quote
+from typing import Final
+
+from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.enforce.policy import Program
+
+PROGRAM: Final = "@program"
+SUBSCRIBER: Final = "@subscriber"
+POLICY: Final = "@policy"
+ROWS: Final = "rows"
+VIEWS: Final = "views"
+WITHOUT_RIGHTS: Final = "without_rights"
+_FORMAT: Final = 1
+_LISTED: Final = 10
+"""Subscribers that an error lists, at most."""
+
+
+class Layout(StrEnum):
+    """The storage layout of delivered rows."""
+
+    PROGRAM = "program"
+    SUBSCRIBER = "subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttribute:
+    """An attribute of a reader's version: where it stands, and what the reader calls it."""
+
+    id: str
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderView:
+    """One reader's program and version of the type."""
+
+    program: int
+    type: str
+    attributes: tuple[StoredAttribute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of a batch of delivered rows. `revision` is that of the policy.
+
+    `sorted` says that the programs have no folders, and stand in one table. `without_rights` names the subscribers who
+    may see nothing.
+    """
+
+    layout: Layout
+    revision: str
+    views: Mapping[str, ReaderView]
+    sorted: bool = False
+    without_rights: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the manifest as plain data; versions and programs stand in it once."""
+        programs: dict[int, dict[str, object]] = {}
+        types: dict[str, object] = {}
+        for subscriber, view in self.views.items():
+            types[view.type] = [{"id": a.id, "name": a.name, "kind": str(a.kind)} for a in view.attributes]
+            program = programs.setdefault(view.program, {"type": view.type, "subscribers": []})
+            members = program["subscribers"]
+            if isinstance(members, list):
+                members.append(subscriber)
+        return {
+            "format": _FORMAT,
+            "layout": str(self.layout),
+            "revision": self.revision,
+            "sorted": self.sorted,
+            "programs": [{"program": number, **program} for number, program in programs.items()],
+            "types": types,
+            WITHOUT_RIGHTS: list(self.without_rights),
+        }
+
+    @classmethod
+    def from_dict(cls, found: object) -> "Manifest":
+        """Read a manifest from plain data. Raises `MalformedError` (`layout.manifest`)."""
+        try:
+            return _manifest(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError(
+                "layout.manifest", "a manifest cannot be read", hint="it may be written by a later version, or by hand"
+            ) from error
+
+
+def _manifest(found: object) -> Manifest:
+    if not isinstance(found, dict) or found["format"] != _FORMAT:
+        raise TypeError("the manifest has another format")
+    types = {
+        str(name): tuple(StoredAttribute(str(a["id"]), str(a["name"]), Kind(a["kind"])) for a in attributes)
+        for name, attributes in found["types"].items()
+    }
+    views = {
+        str(subscriber): ReaderView(int(program["program"]), str(program["type"]), types[program["type"]])
+        for program in found["programs"]
+        for subscriber in program["subscribers"]
+    }
+    without = tuple(str(name) for name in found.get(WITHOUT_RIGHTS, ()))
+    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]), without)
+
+
+def layout_named(name: str) -> Layout:
+    """Return a layout by name. Raises `MalformedError` (`layout.unknown`)."""
+    try:
+        return Layout(name)
+    except ValueError:
+        raise MalformedError(
+            "layout.unknown",
+            f"`{name[:40]}` is not a layout",
+            hint=did_you_mean(name, Layout, f"choose {' or '.join(Layout)}"),
+        ) from None
+
+
+def reader_views(programs: Sequence[Program]) -> dict[str, ReaderView]:
+    """Return each reader's view. Raises `MalformedError` (`layout.subscriber`)."""
+    found: dict[str, ReaderView] = {}
+    for program in programs:
+        version = _version(program.event_type)
+        for reader in program.readers:
+            if not reader or reader in found:
+                raise MalformedError(
+                    "layout.subscriber",
+                    f"`{reader[:80]}` is the name of two subscribers" if reader else "a subscriber has no name",
+                    hint="give each subscription a name of its own",
+                )
+            found[reader] = ReaderView(program.number, str(program.event_type.name), version)
+    return found
+
+
+def _version(event_type: EventType) -> tuple[StoredAttribute, ...]:
+    return tuple(StoredAttribute(str(a.id), a.name, a.spec.kind) for a in event_type.attributes)
+
+
+def policy_mark(revision: str) -> str:
+    """Return the end of a policy's revision: a digest, short enough for the name of a folder."""
+    return revision[-16:] or "none"
+
+
+def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) -> PenstockError:
+    """Return the error for a subscriber without a view: it has no rights, or there is none of that name."""
+    refused = [*without_rights]
+    if name in refused:
+        return RefusedError(
+            "pipeline.no-rights",
+            f"subscriber `{name[:80]}` may not subscribe to its type",
+            hint=f"run `penstock explain --principal {quote(name[:80])} --right subscribe --type-file TYPE"
+            " --credential CERTIFICATES`, with the files that the policy file names, to see which right is missing",
+        )
+    known = [*readers, *refused]
+    others = did_you_mean(name, known, _listed(sorted(known)))
+    return MalformedError(
+        "pipeline.unknown-subscriber",
+        f"the policy has no subscriber `{name[:80]}`",
+        hint=f"{others} Subscribers are listed in the policy file",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "it has none."
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"there are: {', '.join(name[:80] for name in names[:_LISTED])}{more}."
