@@ -26,6 +26,7 @@ from penstock.authority.components.exchange.certificates import (
     administrator_certificate,
     certificate_bytes,
 )
+from penstock.authority.components.exchange.reports import INTERVAL
 from penstock.authority.components.exchange.samples import (
     AppliedTime,
     BaseTime,
@@ -243,7 +244,7 @@ async def test_a_newcomer_on_a_new_topic_does_not_believe_roles_that_have_ended(
             for number, certificate in enumerate(certificates):
                 forged = {"id": "pdp1", "number": number, "configuration": 2}
                 await w.forge("DREP_1", reply, key_of("pdp1"), certificate, **forged)
-            assert (pep.seen, w.codes) == ([], ["component.withdrawn"] * 2)
+            assert (pep.seen, w.codes, pep.counts) == ([], ["component.withdrawn"], {"component.withdrawn": 2})
 
 
 @world
@@ -311,7 +312,7 @@ async def test_what_a_hostile_component_writes_is_refused_and_reported(w: World)
             ("component.certificate", ("DREQ_1", REQUEST), STRANGER, own, {}),
             ("component.certificate", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"configuration": 0}),
             ("component.misdirected", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"domain": "shop"}),
-            ("component.late", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"time": w.clock.now() - 8}),
+            ("component.late", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"time": w.clock.now() - 15}),
             ("component.late", ("DREQ_1", REQUEST), key_of("pep1"), theirs, {"time": w.clock.now() + 3}),
             ("key.bad-signature", ("DREP_1", reply), key_of("pep1"), mine, {"id": "pdp1"}),
             ("component.outside-list", ("RPEP_1", Reconfiguration(2, 1.0)), key_of("pdp1"), mine, {"id": "pdp1"}),
@@ -319,6 +320,7 @@ async def test_what_a_hostile_component_writes_is_refused_and_reported(w: World)
             ("component.outside-list", ("APEP_1", AppliedTime(2, 1.0)), key_of("pdp1"), mine, {"id": "pdp1"}),
         ]
         for code, (topic, content), key, certificate, changed in attacks:
+            await w.clock.advance(INTERVAL)  # each is reported again
             w.notes.clear()
             await w.forge(topic, content, key, certificate, **changed)
             assert w.codes == [code], (code, topic)
@@ -360,7 +362,8 @@ async def test_a_request_to_join_that_cannot_be_read_does_not_stop_a_pap(w: Worl
         requests = [JoinRequest(STRANGER.public.raw, "PEP", role) for role in ("ER(--1)", "ER(1", "ER(\u00b2)")]
         for number, request in enumerate(requests):
             await w.forge("JOIN_1", request, STRANGER, b"", id="other", number=number, configuration=0)
-        assert [error.fields["reason"] for error in w.notes] == ["component.role"] * 3
+        assert [error.fields["reason"] for error in w.notes] == ["component.role"]
+        assert (len(p.registry._answered), p.registry.waiting) == (3, {})
         # Nor does one that finds a fault.
         admit = p.registry._admit
         p.registry._admit = lambda sample, *more: 1 / 0 if sample.id == "other" else admit(sample, *more)
@@ -383,13 +386,69 @@ async def test_a_copy_is_refused(w: World) -> None:
 
 
 @world
+async def test_what_honest_components_cause_is_not_reported(w: World) -> None:
+    both = {
+        "ER(1)": msgspec.structs.replace(TABLE["ER(1)"], write=("APEP_1", "QPEP_1", "DREQ_1", "DREQ_2")),
+        "DR(1)": msgspec.structs.replace(TABLE["DR(1)"], read=("RPDP_1", "QPEP_1", "DREQ_1", "DREQ_2", "IREP_1")),
+    }
+    async with w.pap(*NAMES, table={**TABLE, **both}), w.component("pdp1", "DR(1)") as pdp:
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        # A request on two instances of its topic.
+        number = pep.next_number()
+        for instance in (1, 2):
+            await pep.write(TopicKind.DREQ, REQUEST, instance=instance, number=number)
+        # What a machine delays that has too much to do.
+        certificate = pep.configuration.certificate
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, time=w.clock.now() - 8, number=1)
+        # What a component wrote before it crashed and joined again.
+        await pep.close()
+        before = w.clock.now()
+        await w.clock.advance(1)
+        async with w.component("pep1", "ER(1)"):
+            await w.settle()
+            await w.forge("QPEP_1", RequiredNames(), key_of("pep1"), certificate, time=before)
+            refused = {"component.copy": 1, "component.late": 1, "component.withdrawn": 1}
+            assert (len(pdp.seen), pdp.counts, w.codes) == (1, refused, [])
+
+
+@world
+async def test_what_two_readers_of_a_topic_get_is_not_reported_and_copies_are(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        topic = TopicInstance(TopicKind.DREQ)
+        before = pdp._readers[topic]
+        drain = before.drain
+
+        async def ask_and_drain() -> None:
+            await pep.write(TopicKind.DREQ, REQUEST)
+            await w.settle()
+            await drain()
+
+        before.drain = ask_and_drain  # both read now
+        await pdp.reread(TopicKind.DREQ)
+        assert pdp._readers[topic] is not before
+        await w.settle()
+        (asked,) = pdp.seen
+        assert (pdp.counts, w.codes) == ({"component.copy": 1}, [])
+        # The same sample once more is a copy.
+        await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, number=asked.number)
+        assert (len(pdp.seen), w.codes) == (1, ["component.copy"])
+        # When the old reader is long gone, nothing of this is remembered.
+        await w.clock.advance(8)
+        await pep.write(TopicKind.DREQ, REQUEST)
+        await w.settle()
+        assert (len(pdp.seen), pdp._overlaps) == (2, {})
+
+
+@world
 async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
     async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
         await pep.write(TopicKind.DREQ, REQUEST)
         await w.settle()
         for number in range(600):
             await w.forge("DREQ_1", REQUEST, STRANGER, pep.configuration.certificate, number=number)
-        assert 90 <= w.codes.count("component.flood") <= 110
+        assert 90 <= pdp.counts["component.flood"] <= 110
+        assert w.codes == ["key.bad-signature", "component.flood"]
         await pep.write(TopicKind.DREQ, REQUEST)
         await w.settle()
         assert len(pdp.seen) == 2
@@ -405,7 +464,7 @@ def test_requests_of_one_component_that_wait_leave_room_for_others(monkeypatch: 
             for number in range(6):
                 future = {"number": number, "configuration": 9}
                 await w.forge("DREQ_1", REQUEST, key_of("pep1"), pep.configuration.certificate, **future)
-            assert (len(pdp._held), w.codes) == (4, ["component.flood"] * 2)
+            assert (len(pdp._held), w.codes, pdp.counts) == (4, ["component.flood"], {"component.flood": 2})
             # They do not wait for longer than they are valid.
             await w.clock.advance(60)
             future = {"number": 7, "configuration": 9}
@@ -558,7 +617,7 @@ async def test_an_old_request_is_answered_under_the_old_configuration(w: World) 
         assert (await pdp.write(TopicKind.DREP, reply, under=old)).configuration == 1
         # Sent after the base time, it is not answered.
         await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, time=early + 1.2, number=2)
-        assert (len(pdp.seen), w.codes) == (1, ["component.old-configuration"])
+        assert (len(pdp.seen), pdp.counts, w.codes) == (1, {"component.old-configuration": 1}, [])
         # After LS the old configuration is gone.
         await w.clock.advance(8)
         await w.forge("DREQ_1", REQUEST, key_of("pep1"), certificate, number=3)
@@ -609,7 +668,7 @@ async def test_an_apply_time_before_the_expected_time_is_refused(w: World) -> No
         for number, time in enumerate((math.nan, math.inf, w.clock.now() + 5), later + 1):
             wrong = AppliedTime(2, time)
             await w.forge("APDP_1", wrong, key_of("pdp1"), pdp.configuration.certificate, id="pdp1", number=number)
-        assert w.codes == ["component.apply-time"] * 4
+        assert (p.counts, {*w.codes}) == ({"component.apply-time": 4}, {"component.apply-time"})
         assert p.registry.progress[2].waiting == {"pdp1"}
         await w.clock.advance(2)
 

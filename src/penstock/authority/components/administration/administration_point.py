@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 from penstock.authority.components.administration.registry import AdministrationSettings, DomainRegistry
 from penstock.authority.components.exchange.certificates import administrator_certificate
+from penstock.authority.components.exchange.reports import CauseReports
 from penstock.authority.components.exchange.samples import (
     WITHDRAWALS_KEY,
     AppliedTime,
@@ -49,7 +50,7 @@ from penstock.authority.components.exchange.topics import (
     qos_of,
     topic_name,
 )
-from penstock.authority.components.exchange.verification import SampleVerifier, VerifiedSample
+from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.codec.sexp import canonical
 from penstock.crypto import Signer
@@ -93,7 +94,7 @@ class AdministrationComponent:
         self._key = key
         self._clock = clock or SystemClock()
         self._random = random
-        self._note = note
+        self._note = CauseReports(note, self.now)
         self._certificate = administrator_certificate(key, settings.domain, settings.id)
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
         self._partners = {
@@ -176,6 +177,7 @@ class AdministrationComponent:
         if self._owned is not None:
             await self._owned.close()
         self._readers, self._publishers, self._owned = {}, {}, None
+        self._note.close()
 
     async def _declare(self, instance: TopicInstance) -> None:
         await self._fabric.declare(
@@ -291,7 +293,7 @@ class AdministrationComponent:
         elif isinstance(content, Withdrawal):
             self.registry.announced(content.records)
             for component, record in content.records.items():
-                self._verifier.end(component, record)
+                self._verifier.end(component, record, time)
         elif isinstance(content, BaseTime):
             self.registry.finish(content.number, content.time)
 
@@ -320,7 +322,8 @@ class AdministrationComponent:
 
     def _refuse(self, error: PenstockError) -> None:
         self.counts[error.code] += 1
-        self._note(error)
+        if not isinstance(error, RoutineRefusedError):
+            self._note(error)
 
     # ------------------------------------------------------------------------------------------------------------------
     # Actions of the owner of CONF.

@@ -6,4 +6,5 @@
 - `samples` has what components write to each other, signed.
 - `topic_keys` seals samples to the components whose topics-lists have the topic.
 - `verification` checks every sample that a component reads.
+- `reports` passes on what components report: each cause once in a while, with a count.
 """

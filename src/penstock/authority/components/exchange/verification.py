@@ -10,6 +10,9 @@ signature is the writer's.
 Only what passed all of this is remembered for (4), so nobody can use up what another writer may write. What fails at
 (6) or (7) costs a verification. For a source that has written valid samples before, failures are counted for it alone,
 and for all others together.
+
+What honest components cause too is a `RoutineRefusedError`, which is counted and not reported: a sample on two
+instances of a topic, one that a slow machine delays, and one from before its writer's role ended.
 """
 
 from collections import OrderedDict
@@ -44,6 +47,10 @@ ENDED_TOGETHER: Final = 1_000
 _SHORT_LIVED: Final = REQUESTS | REPLIES
 
 
+class RoutineRefusedError(RefusedError):
+    """A refusal that honest components cause too: it is counted, and not reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerifiedSample:
     """A sample that passed all checks. `configuration` is the one to answer a request under: maybe an old one."""
@@ -73,9 +80,10 @@ class _Failures:
 
 @dataclass(slots=True)
 class _Writer:
-    """What one component has written: the numbers of valid requests and replies, and the last of others by topic."""
+    """What one component has written: valid requests and replies by number, and the last number of others by topic."""
 
-    recent: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    #: the time of each, and the instance of its topic that it was first read from
+    recent: OrderedDict[int, tuple[float, TopicInstance]] = field(default_factory=OrderedDict)
     last: dict[TopicInstance, int] = field(default_factory=dict)
 
 
@@ -88,8 +96,8 @@ class SampleVerifier:
         self.certificates = ComponentCertificates(domain, administrators)
         #: by component: the configuration number before which certificates have ended
         self._replaced: dict[str, int] = {}
-        #: records of roles that have ended, by component
-        self._ended: dict[str, set[str]] = {}
+        #: records of roles that have ended, by component, and when
+        self._ended: dict[str, dict[str, float]] = {}
         self._writers: dict[str, _Writer] = {}
         self._sources: OrderedDict[bytes, _Failures] = OrderedDict()
         self._others = _Failures()
@@ -128,12 +136,14 @@ class SampleVerifier:
 
     def check(self, sample: VerifiedSample) -> None:
         """Check again that the writer's role has not ended. Raises `RefusedError` (`component.withdrawn`)."""
-        writer = sample.writer
-        if writer.record in self._ended.get(writer.id, ()) or (
-            writer.since < self._replaced.get(writer.id, 0)
-            and (sample.written_under >= self._replaced[writer.id] or sample.instance.kind not in _SHORT_LIVED)
+        writer, replaced = sample.writer, self._replaced.get(sample.writer.id, 0)
+        ended = self._ended.get(writer.id, {}).get(writer.record)
+        if ended is not None or (
+            writer.since < replaced and (sample.written_under >= replaced or sample.instance.kind not in _SHORT_LIVED)
         ):
-            raise RefusedError(
+            # Topics keep what was written before.
+            before = sample.time < ended if ended is not None else sample.written_under < replaced
+            raise (RoutineRefusedError if before else RefusedError)(
                 "component.withdrawn",
                 f"the role of component `{writer.id}` has ended, or its certificate was replaced",
                 hint="the component must join again",
@@ -148,9 +158,9 @@ class SampleVerifier:
         """
         self._replaced[component] = max(number, self._replaced.get(component, 0))
 
-    def end(self, component: str, record: str) -> None:
-        """End a role of a component immediately."""
-        self._ended.setdefault(component, set()).add(record)
+    def end(self, component: str, record: str, time: float) -> None:
+        """End a role of a component, which others learned at a time."""
+        self._ended.setdefault(component, {}).setdefault(record, time)
 
     def ended(self) -> Iterator[dict[str, str]]:
         """Yield the roles that have ended: records by component, not too many at a time."""
@@ -168,13 +178,20 @@ class SampleVerifier:
                 "component.misdirected", sample, f"it was written to {instance} of `{self.domain}` under `{key}`"
             )
         short = instance.kind in _SHORT_LIVED
-        if sample.time > now + POINT_SKEW or (short and sample.time < now - self.lifespan - POINT_SKEW):  # (3)
-            raise _refused("component.late", sample, "its time is over, or has not come")
+        longest = self.lifespan + POINT_SKEW
+        if sample.time > now + POINT_SKEW or (short and sample.time < now - longest):  # (3)
+            # What is asked for a request has the request's time: each of both can be under way for so long.
+            slow = now - 2 * longest <= sample.time <= now
+            raise _refused("component.late", sample, "its time is over, or has not come", routine=slow)
         writer = self._writers.get(sample.id)
         if writer is not None:  # (4)
-            if sample.number in writer.recent if short else sample.number <= writer.last.get(instance, -1):
-                raise _refused("component.copy", sample, "it is a copy, or older than what its writer wrote before")
-            while writer.recent and next(iter(writer.recent.values())) < now - self.lifespan - POINT_SKEW:
+            known = writer.recent.get(sample.number) if short else None
+            if known is not None or (not short and sample.number <= writer.last.get(instance, -1)):
+                # A request is written to all instances of its topic that its writer has.
+                twice = known is not None and known[1] != instance
+                message = "it is a copy, or older than what its writer wrote before"
+                raise _refused("component.copy", sample, message, routine=twice)
+            while writer.recent and next(iter(writer.recent.values()))[0] < now - longest:
                 writer.recent.popitem(last=False)
             if len(writer.recent) >= WRITER_SAMPLES:
                 raise _refused("component.flood", sample, "its writer writes too much")
@@ -197,7 +214,7 @@ class SampleVerifier:
         if writer is None:
             writer = self._writers[sample.id] = _Writer()
         if instance.kind in _SHORT_LIVED:
-            writer.recent[sample.number] = sample.time
+            writer.recent[sample.number] = sample.time, instance
         else:
             writer.last[instance] = sample.number
         if source not in self._sources:
@@ -206,10 +223,11 @@ class SampleVerifier:
                 self._sources.popitem(last=False)
 
 
-def _refused(code: str, sample: ComponentSample, why: str) -> RefusedError:
-    return RefusedError(
+def _refused(code: str, sample: ComponentSample, why: str, *, routine: bool = False) -> RefusedError:
+    return (RoutineRefusedError if routine else RefusedError)(
         code,
         f"a sample of component `{sample.id}` for {sample.topic} is refused: {why}",
         component=sample.id,
         topic=sample.topic,
+        number=sample.number,
     )

@@ -13,6 +13,7 @@ A component at rest has one task for each topic that it reads and no timer. What
 """
 
 import asyncio
+import math
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Coroutine
@@ -24,6 +25,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from penstock.authority.components.exchange.certificates import ComponentCertificate
+from penstock.authority.components.exchange.reports import CauseReports
 from penstock.authority.components.exchange.samples import (
     AppliedTime,
     BaseTime,
@@ -57,7 +59,7 @@ from penstock.authority.components.exchange.topics import (
     topic_name,
 )
 from penstock.authority.components.exchange.topics_lists import TopicsList
-from penstock.authority.components.exchange.verification import SampleVerifier, VerifiedSample
+from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
 from penstock.authority.components.points.configurations import WAITING, ConfigurationTimeline
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.limits import POINT_SKEW
@@ -114,6 +116,16 @@ class ComponentSettings:
         check_component_name(self.id)
 
 
+@dataclass(slots=True)
+class _Overlap:
+    """An old and a new reader of one topic, which both get some samples."""
+
+    #: which reader was the first to get a sample, by its writer and number
+    first: dict[tuple[object, object], int] = field(default_factory=dict)
+    #: when no sample is valid any more that both get
+    until: float = math.inf
+
+
 class Component:
     """A component of a domain: the base of all kinds. See the module."""
 
@@ -134,7 +146,7 @@ class Component:
         self._key = key
         self._clock = clock or SystemClock()
         self._random = random
-        self._note = note
+        self._note = CauseReports(note, self.now)
         self._timeline: ConfigurationTimeline | None = None
         self._certificate: ComponentCertificate | None = None
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
@@ -142,7 +154,7 @@ class Component:
         self._box = SealingKey(random)
         self._keys: HeldTopicKeys | None = None
         #: samples under keys that a reconfiguration will bring
-        self._unopened: list[tuple[TopicInstance, Sample]] = []
+        self._unopened: list[tuple[TopicInstance, int, Sample]] = []
         self._unopened_bytes = 0
         #: what is kept on topics for those who join later, to be written again under new keys
         self._standing: dict[TopicInstance, RequiredNames] = {}
@@ -150,6 +162,9 @@ class Component:
         #: writers of replies, by the component that they are for
         self._repliers: OrderedDict[tuple[TopicInstance, str], Publisher] = OrderedDict()
         self._readers: dict[TopicInstance, TopicSubscription] = {}
+        #: readers are numbered, to tell an old one of a topic from a new one
+        self._subscribed = 0
+        self._overlaps: dict[TopicInstance, _Overlap] = {}
         self._last_number = 0
         #: requests of this component by number: when they were sent
         self._sent: OrderedDict[int, float] = OrderedDict()
@@ -327,7 +342,7 @@ class Component:
         self._keys.put(private.keys)
         self._keys.number = max(private.keys, default=FIXED_NUMBER)
         for component, record in private.ended.items():
-            self._verifier.end(component, record)
+            self._verifier.end(component, record, self.now())
         return msgspec.structs.replace(
             configuration,
             combining=private.combining,
@@ -355,12 +370,13 @@ class Component:
             await self._subscribe(instance)
 
     async def _subscribe(self, instance: TopicInstance) -> None:
+        self._subscribed += 1
         leased = instance.kind in LEASED and self.configuration is not None and self.configuration.lease
         self._readers[instance] = await self._fabric.subscribe(
             topic_name(self.settings.domain, instance),
             keys=self.keys_of(instance),
             instances=self.requesters_of(instance) if instance.kind in _BETWEEN_TWO else DEFAULT_INSTANCE,
-            callback=partial(self._hear, instance),
+            callback=partial(self._hear, instance, self._subscribed),
             on_writer=partial(self._watch, instance) if leased else None,
         )
 
@@ -388,8 +404,10 @@ class Component:
             reader, wanted = self._readers[instance], self.requesters_of(instance)
             if wanted is None or not reader.read_instances(wanted):
                 # First the new one: a sample that comes twice is recognised as a copy.
+                overlap = self._overlaps[instance] = _Overlap()
                 await self._subscribe(instance)
                 await reader.drain()
+                overlap.until = self.now() + self._verifier.lifespan + POINT_SKEW
 
     async def leave(self) -> None:
         """Leave the domain: the role ends."""
@@ -418,6 +436,8 @@ class Component:
         self._repliers.clear()
         self._readers, self._publishers, self._held, self._held_of = {}, {}, [], Counter()
         self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
+        self._overlaps = {}
+        self._note.close()
 
     # ------------------------------------------------------------------------------------------------------------------
     # Writing.
@@ -496,21 +516,39 @@ class Component:
     # ------------------------------------------------------------------------------------------------------------------
     # Reading.
 
-    async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
+    async def _hear(self, instance: TopicInstance, reader: int, sample: Sample) -> None:
         try:
             data = sample.data if self._keys is None else self._keys.open(str(instance), sample.data)
             found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
+            if (overlap := self._overlaps.get(instance)) is not None:
+                overlap.first[found.writer.id, found.number] = reader
+                if overlap.until < self.now():
+                    del self._overlaps[instance]
             if instance.kind in LEASED:
                 self._written_by[instance, sample.writer] = found.writer.id
             await self._handle(found)
         except PenstockError as error:
-            if error.code == "component.key-missing" and self._hold(instance, sample, error.fields.get("number")):
+            if error.code == "component.key-missing" and self._hold(
+                instance, reader, sample, error.fields.get("number")
+            ):
+                return
+            if error.code == "component.copy" and self._came_twice(instance, reader, error):
                 return
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  # one sample must not end a component
             report(f"component {self.settings.id}", error)
 
-    def _hold(self, instance: TopicInstance, sample: Sample, number: object) -> bool:
+    def _came_twice(self, instance: TopicInstance, reader: int, error: PenstockError) -> bool:
+        """Return whether the copy is a sample that another reader of the topic got before, and count it then."""
+        overlap = self._overlaps.get(instance)
+        which = error.fields.get("component"), error.fields.get("number")
+        if overlap is None or overlap.first.get(which, reader) == reader:
+            return False
+        del overlap.first[which]
+        self.counts[error.code] += 1
+        return True
+
+    def _hold(self, instance: TopicInstance, reader: int, sample: Sample, number: object) -> bool:
         """Keep a sample under a newer key until the key comes; return whether nothing is wrong with it."""
         keys = self._keys
         if not isinstance(number, int) or keys is None or keys.has(number):
@@ -521,7 +559,7 @@ class Component:
         size = self._unopened_bytes + len(sample.data)
         if len(self._unopened) >= HELD or size > HELD_BYTES or number > self.number + WAITING:
             return False
-        self._unopened.append((instance, sample))
+        self._unopened.append((instance, reader, sample))
         self._unopened_bytes = size
         return True
 
@@ -531,7 +569,7 @@ class Component:
             return
         record, kind = found.record, found.instance.kind
         if isinstance(record, Reconfiguration | BaseTime | Withdrawal):
-            await self._administer(timeline, record)
+            await self._administer(timeline, record, found.time)
         elif self.settings.kind is ComponentKind.PLP:
             await self.received(found)  # it logs what others may refuse
         elif kind in REQUESTS:
@@ -539,7 +577,8 @@ class Component:
         elif kind in REPLIES:
             configuration = timeline.kept(found.written_under)
             if configuration is None:
-                raise RefusedError("component.old-configuration", "a reply belongs to no configuration that is kept")
+                message = "a reply belongs to no configuration that is kept"
+                raise RoutineRefusedError("component.old-configuration", message)
             if isinstance(record, DecisionReply | InformationReply) and (record.domain, record.id) != (
                 self.settings.domain,
                 self.settings.id,
@@ -584,13 +623,14 @@ class Component:
 
     def _refuse(self, error: PenstockError) -> None:
         self.counts[error.code] += 1
-        self._note(error)
+        if not isinstance(error, RoutineRefusedError):
+            self._note(error)
 
     # ------------------------------------------------------------------------------------------------------------------
     # The reconf process.
 
     async def _administer(
-        self, timeline: ConfigurationTimeline, record: Reconfiguration | BaseTime | Withdrawal
+        self, timeline: ConfigurationTimeline, record: Reconfiguration | BaseTime | Withdrawal, time: float
     ) -> None:
         if isinstance(record, Reconfiguration):
             if record.number <= self._joined_at:
@@ -606,7 +646,7 @@ class Component:
             await self._release()
         else:
             for component, ended in record.records.items():
-                self._verifier.end(component, ended)
+                self._verifier.end(component, ended, time)
             mine = self._certificate
             if mine is not None and record.records.get(mine.id) == mine.record:
                 await self._lose("its role has ended")
@@ -618,8 +658,8 @@ class Component:
             return
         self._keys.put(open_private(private, self._box, self.settings.domain, self.settings.id).keys)
         waiting, self._unopened, self._unopened_bytes = self._unopened, [], 0
-        for instance, sample in waiting:
-            await self._hear(instance, sample)
+        for one in waiting:
+            await self._hear(*one)
 
     def _replace(self, record: Reconfiguration) -> None:
         for component in record.withdrawn:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.authority.components.exchange.samples import Configuration, Reconfiguration
+from penstock.authority.components.exchange.verification import RoutineRefusedError
 from penstock.errors import RefusedError
 
 #: reconfigurations that wait for their expected time, or for one before them
@@ -117,7 +118,7 @@ class ConfigurationTimeline:
                     return past.configuration
                 if past.base is None and sent <= past.applied:
                     return None
-        raise RefusedError(
+        raise RoutineRefusedError(
             "component.old-configuration",
             f"a request was sent under configuration {number}, and {self.number} is in force",
             hint="apply the reconfiguration, and ask again",

@@ -33,7 +33,7 @@ from penstock.authority.components.exchange.samples import (
     SampleRevision,
 )
 from penstock.authority.components.exchange.topics import TopicKind
-from penstock.authority.components.exchange.verification import VerifiedSample
+from penstock.authority.components.exchange.verification import RoutineRefusedError, VerifiedSample
 from penstock.authority.components.information.attribute_mapping import AttributeMapping, map_subject
 from penstock.authority.components.information.combining import (
     CombinedInformation,
@@ -60,7 +60,7 @@ from penstock.authority.decisions.messages import AnswerEffect, duties_of
 from penstock.authority.decisions.questions import TYPES, AccessQuestion, facts_of, flattened
 from penstock.authority.limits import PEP_QUESTIONS
 from penstock.crypto import Signer
-from penstock.errors import EvaluationError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.errors import EvaluationError, LimitError, MalformedError, PenstockError
 from penstock.fabric import Clock, Fabric, RandomBytes
 from penstock.policy.combining import with_priorities
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -443,7 +443,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         if inquiry is None:
             return
         if sample.written_under != inquiry.request.written_under:
-            raise RefusedError(
+            raise RoutineRefusedError(
                 "component.old-configuration",
                 f"a reply of `{sample.writer.id}` is of configuration {sample.written_under}, "
                 f"not {inquiry.request.written_under}",

@@ -25,7 +25,7 @@ from penstock.authority.components.exchange.samples import (
     SampleRevision,
 )
 from penstock.authority.components.exchange.topics import TopicKind
-from penstock.authority.components.exchange.verification import VerifiedSample
+from penstock.authority.components.exchange.verification import RoutineRefusedError, VerifiedSample
 from penstock.authority.components.information.combining import Priorities
 from penstock.authority.components.information.dependencies import Names, action_name, check_action_name
 from penstock.authority.components.points.component import ComponentSettings
@@ -293,7 +293,7 @@ class EnforcementComponent(RequestingComponent):
         if not isinstance(reply, DecisionReply) or configuration is None or answers is None or asked.decided.done():
             return
         if sample.written_under != asked.under:
-            raise RefusedError(
+            raise RoutineRefusedError(
                 "component.old-configuration",
                 f"a reply of `{sample.writer.id}` is of configuration {sample.written_under}, not {asked.under}",
             )
