@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LITERAL = re.compile(r'"([a-z]+(?:\.[a-z][a-z0-9-]*)+)"')
 RAISED = re.compile(r'(?:Error|\bProblem|\bFlag|\bRefusal)\(\s*"([a-z]+)[."]')
 #: built from the state of a validity
-BUILT = {"cert.expired", "cert.not-yet-valid"}
+BUILT = {"cert.expired", "cert.not-yet-valid", "foreign.expired", "foreign.not-yet-valid"}
 #: files, keys of a mapping file that look like codes, and attributes of attributes
 NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
 NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}

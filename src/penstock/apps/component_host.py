@@ -28,6 +28,7 @@ from penstock.authority.components.administration.specification import (
 from penstock.authority.components.exchange.samples import PolicyText, RoleConfiguration
 from penstock.authority.components.exchange.topics import ComponentKind
 from penstock.authority.components.exchange.topics_lists import parse_role
+from penstock.authority.components.information.attribute_mapping import remember_mappings
 from penstock.authority.components.information.dependencies import action_name
 from penstock.authority.components.information.sources import (
     AttributeFunction,
@@ -59,7 +60,7 @@ from penstock.policy.language.policies import PolicyReference, PolicySet, Root
 from penstock.policy.syntax.forms import PolicyForm, form_of
 from penstock.policy.syntax.text.policy_writer import write_text
 from penstock.roles.engine import Appoint, RoleChange
-from penstock.store.files.files import read_file, replace_file
+from penstock.store.files.files import read_file, replace_file, within
 from penstock.store.files.named_files import NamedFiles
 
 AnyComponent: TypeAlias = Component | AdministrationComponent
@@ -228,8 +229,8 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
             actions = frozenset(one.actions or (action_name(None, None),))
             return EnforcementComponent(fabric, key, joining, actions=actions, clock=clock, note=own)
         case ComponentKind.PDP:
-            mappings = [one.mapping for one in loaded.mappings]
-            return DecisionComponent(fabric, key, joining, mappings=mappings, clock=clock, note=own)
+            _remember_mappings(loaded, one)
+            return DecisionComponent(fabric, key, joining, mappings=loaded.mappings, clock=clock, note=own)
         case ComponentKind.PIP:
             sources = [make_source(loaded, loaded.plan.sources[name], clock) for name in one.sources]
             return InformationComponent(fabric, key, joining, sources=sources, clock=clock, note=own)
@@ -237,6 +238,15 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
             return LogComponent(fabric, key, joining, loaded.folder / one.log, clock=clock, note=own)
         case _:
             return SpecificationComponent(fabric, key, joining, clock=clock, note=own)
+
+
+def _remember_mappings(loaded: LoadedPlan, one: ComponentPlan) -> None:
+    """Keep the numbers of the mappings that a PDP applies. Raises as `remember_mappings`; `FailedError` (`file.*`)."""
+    if loaded.mappings:
+        file = loaded.folder / one.applied
+        with within(str(file)):
+            kept = remember_mappings(loaded.mappings, read_file(str(file)) if file.exists() else b"[]")
+        replace_file(file, kept)
 
 
 def make_source(loaded: LoadedPlan, source: SourcePlan, clock: Clock) -> AttributeSource:

@@ -18,7 +18,7 @@ from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
 from penstock.apps.cli.shared.component_process import component_keys
-from penstock.apps.component_host import AnyComponent, ComponentHost, role_configurations
+from penstock.apps.component_host import AnyComponent, ComponentHost, make_component, role_configurations
 from penstock.authority.components.exchange.samples import Configuration
 from penstock.authority.components.information.combining import CombinedInformation, TimedValue
 from penstock.authority.components.plans.domain_plan import load_domain_plan
@@ -27,6 +27,8 @@ from penstock.authority.components.points.enforcement import EnforcementComponen
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity, facts_of
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
 from penstock.fabric import EmbeddedFabric, FileKeeper
 from penstock.testing.nats import NatsServer
 
@@ -278,6 +280,40 @@ def test_components_of_another_domain_ask_about_their_own_subjects(penstock: She
         assert "component.role-lost" in codes
 
     asyncio.run(test())
+
+
+def test_an_older_mapping_is_not_applied_again(penstock: Shell, bank: Path) -> None:
+    """A decision point remembers the number of the mapping, and does not start with a smaller one."""
+
+    def made() -> str:
+        try:
+            loaded = load_domain_plan(str(bank / "bank.toml"))
+            make_component(loaded, loaded.plan.components["pdp-1"], fabric, key, lambda _id, _error: None)
+        except PenstockError as error:
+            return error.code
+        return ""
+
+    def sign(*options: str) -> None:
+        signing = ("bank/partner.toml", "--key", "bank/keys/pap-1.key", "--out", "bank/new.mapping", "--overwrite")
+        penstock.ok("domain", "sign-mapping", *signing, *options)
+        reviewing = ("bank/new.mapping", "--key", "partner/keys/partner-pap.key", "--out", "bank/partner.mapping")
+        penstock.ok("domain", "review-mapping", *reviewing, "--overwrite")
+
+    fabric, key = EmbeddedFabric(keeper=FileKeeper(Path(":memory:"))), SigningKey(bytes(32))
+    mapping = bank / "partner.mapping"
+    first = mapping.read_bytes()
+    assert [made(), made()] == ["", ""]
+    sign("--number", "2", "--days", "30")
+    assert made() == ""
+    mapping.write_bytes(first)
+    assert made() == "foreign.rollback"
+    sign("--number", "2", "--days", "31")
+    assert made() == "foreign.number"
+    # Administrators of a partner may not review what the plan does not name them for.
+    plan = bank / "bank.toml"
+    text = plan.read_text().partition("[reviewers]")
+    plan.write_text("".join((*text[:2], text[2].replace("partner =", "other =", 1))))
+    assert made() == "foreign.review"
 
 
 def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path) -> None:

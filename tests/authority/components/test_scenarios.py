@@ -30,6 +30,7 @@ import os
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +59,12 @@ from penstock.authority.components.administration.specification import (
 )
 from penstock.authority.components.exchange.samples import AttributeQuery, Configuration, RoleConfiguration
 from penstock.authority.components.exchange.topics import ComponentKind, TopicLevels
-from penstock.authority.components.information.attribute_mapping import read_mapping
+from penstock.authority.components.information.attribute_mapping import (
+    ReviewedMapping,
+    read_reviewed_mapping,
+    review_mapping,
+    sign_mapping,
+)
 from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
 from penstock.authority.components.points.component import Component, ComponentSettings
 from penstock.authority.components.points.decision import DecisionComponent
@@ -73,6 +79,7 @@ from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import SetFact
 from penstock.testing.fabric_suite import ManualClock
 from penstock.testing.nats import NatsServer
+from penstock.trust.validity import ALWAYS, Validity
 
 FILES: Final = sorted(Path(__file__).with_name("scenarios").glob("*.toml"))
 PAP_KEYS: Final = {"pap1": PAP_KEY, "pap2": SECOND_PAP_KEY}
@@ -114,6 +121,19 @@ class Scenario:
         """Record an error."""
         self.notes.append(error.code)
 
+    def mappings(self) -> list[ReviewedMapping]:
+        """Return the signed table of this domain; `mapping_valid` says for how many seconds it is valid."""
+        if "mapping" not in self.data:
+            return []
+        author, reviewer = key_of("author"), key_of("reviewer")
+        now = datetime.fromtimestamp(self.clock.now(), UTC)
+        seconds = self.data.get("mapping_valid")
+        validity = ALWAYS if seconds is None else Validity.between(now, now + timedelta(seconds=seconds))
+        signed = sign_mapping(self.data["mapping"].encode(), 1, now, author, validity)
+        assert self.home is not None
+        by = {self.home.name: {reviewer.principal}}
+        return [read_reviewed_mapping(review_mapping(signed, now, reviewer), {author.principal}, by)]
+
     def component(self, name: str, role: str | None, certificates: tuple[bytes, ...] = ()) -> Component:
         """Return a component that has not joined."""
         role = role or self.admitted[name]
@@ -131,8 +151,7 @@ class Scenario:
         if kind is ComponentKind.PEP:
             return EnforcementComponent(self.fabric, key_of(name), settings, **named)
         if kind is ComponentKind.PDP:
-            mappings = [read_mapping(self.data["mapping"].encode())] if "mapping" in self.data else []
-            return DecisionComponent(self.fabric, key_of(name), settings, mappings=mappings, **named)
+            return DecisionComponent(self.fabric, key_of(name), settings, mappings=self.mappings(), **named)
         if kind is ComponentKind.PIP:
             knows = self.home if certificates and self.home is not None else self
             return InformationComponent(self.fabric, key_of(name), settings, sources=[knows.source()], **named)

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from penstock.apps.cli.certs.grants import LifetimeOptions
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.component_process import (
     component_keys,
@@ -214,8 +215,13 @@ def new_keys(session: CommandSession, options: _NewKeys) -> CommandAnswer:
 class _SignMapping:
     file: str = argument(metavar="TABLE")
     number: int = option(
-        "--number", type=click.IntRange(1), default=1, show_default=True, help="Number the versions of a table."
+        "--number",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number the versions of a table. Decision points refuse a smaller number than the last.",
     )
+    lifetime: LifetimeOptions
     key: KeyOptions
     out: OutputFile
     output: str = output_option()
@@ -227,12 +233,13 @@ class _SignMapping:
 def sign_mapping_(session: CommandSession, options: _SignMapping) -> CommandAnswer:
     """Sign the table in a file that says what attributes of another domain's subjects mean here.
 
-    Somebody of the other domain must review it before decision points use it: `penstock domain review-mapping`.
+    One of the plan's `reviewers` must review it before decision points use it: `penstock domain review-mapping`.
     """
     data = read_bytes(options.file)
     with within(options.file):
-        signed = sign_mapping(data, options.number, session.now, options.key.open())
-    return options.out.answer(parse_canonical(signed), {"number": options.number})
+        validity = options.lifetime.validity(session.now)
+        signed = sign_mapping(data, options.number, session.now, options.key.open(), validity)
+    return options.out.answer(parse_canonical(signed), {"number": options.number, "valid": str(validity)})
 
 
 @option_class

@@ -1,7 +1,7 @@
 """Attributes of another domain's subjects become ours by reviewed tables, or not at all."""
 
 import operator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from penstock.authority.components.information.attribute_mapping import (
     newest_mappings,
     read_mapping,
     read_reviewed_mapping,
+    remember_mappings,
     review_mapping,
     sign_mapping,
 )
@@ -27,6 +28,7 @@ from penstock.authority.decisions.questions import AccessQuestion, Entity
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.selector import evaluate
+from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HEAD = """
@@ -57,6 +59,7 @@ where = "branch = 'north'"
 because = "both regions"
 """
 COURT, BANK, OTHER = (SigningKey(bytes([one]) * 32) for one in (1, 2, 3))
+BY_BANK = {"bank": {BANK.principal}}
 
 
 def row(where: str, *, attribute: str = "a", value: str = "1") -> str:
@@ -204,39 +207,64 @@ def test_tables_that_are_refused(text: str, code: str) -> None:
 
 def test_a_table_counts_when_its_author_and_a_reviewer_have_signed_it() -> None:
     signed = sign_mapping(TABLE.encode(), 3, NOW, COURT)
-    found = read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, {BANK.principal})
+    found = read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, BY_BANK)
     assert (found.number, found.time, found.author, found.reviewers) == (3, NOW, COURT.principal, (BANK.principal,))
     assert map_subject(asked(rank=4, branch="north"), found.mapping).subject.id == "ann@bank"
 
 
-def test_of_several_tables_for_two_domains_the_greatest_number_counts() -> None:
-    def reviewed(number: int, where: str) -> ReviewedMapping:
-        signed = sign_mapping(TABLE.replace("rank >= 3", where).encode(), number, NOW, COURT)
-        return read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, {BANK.principal})
+def reviewed(number: int, where: str = "rank >= 3", validity: Validity = ALWAYS) -> ReviewedMapping:
+    signed = sign_mapping(TABLE.replace("rank >= 3", where).encode(), number, NOW, COURT, validity)
+    return read_reviewed_mapping(review_mapping(signed, NOW, BANK), {COURT.principal}, BY_BANK)
 
+
+def test_of_several_tables_for_two_domains_the_greatest_number_counts() -> None:
     old, new, other = reviewed(3, "rank >= 3"), reviewed(4, "rank >= 4"), reviewed(4, "rank >= 3")
     assert newest_mappings([new, old]) == newest_mappings([old, new, new]) == (new,)
     assert code_of(newest_mappings, [new, other]) == "foreign.number"
 
 
 def test_who_signed_what_is_checked() -> None:
-    court, bank = {COURT.principal}, {BANK.principal}
+    court, bank, others = {COURT.principal}, BY_BANK, {"bank": {OTHER.principal}}
     signed = sign_mapping(TABLE.encode(), 3, NOW, COURT)
-    reviewed = review_mapping(signed, NOW, BANK)
+    file = review_mapping(signed, NOW, BANK)
     assert code_of(read_reviewed_mapping, signed, court, bank) == "foreign.review"
-    assert code_of(read_reviewed_mapping, reviewed, {OTHER.principal}, bank) == "foreign.author"
-    assert code_of(read_reviewed_mapping, reviewed, court, {OTHER.principal}) == "foreign.review"
+    assert code_of(read_reviewed_mapping, file, {OTHER.principal}, bank) == "foreign.author"
+    assert code_of(read_reviewed_mapping, file, court, others) == "foreign.review"
+    # Who may review the tables of another domain may not review those of this one.
+    assert code_of(read_reviewed_mapping, file, court, {"court": {BANK.principal}}) == "foreign.review"
     assert code_of(review_mapping, signed, NOW, COURT) == "foreign.review"
     # An author who is also a reviewer does not count twice.
-    assert code_of(read_reviewed_mapping, signed, court, court) == "foreign.review"
+    assert code_of(read_reviewed_mapping, signed, court, {"bank": court}) == "foreign.review"
     # A review of an earlier table does not count for a later one.
     later = sign_mapping(TABLE.replace("rank >= 3", "rank > 2").encode(), 4, NOW, COURT)
-    swapped = reviewed.replace(_inner(signed), _inner(later))
+    swapped = file.replace(_inner(signed), _inner(later))
     assert code_of(read_reviewed_mapping, swapped, court, bank) == "foreign.review"
-    changed = reviewed.replace(b"rank >= 3", b"rank >= 2")
+    changed = file.replace(b"rank >= 3", b"rank >= 2")
     assert code_of(read_reviewed_mapping, changed, court, bank) == "evolution.signature-mismatch"
     assert code_of(sign_mapping, b"from", 3, NOW, COURT) == "foreign.syntax"
     assert code_of(read_reviewed_mapping, b"(10:statements)", court, bank) == "foreign.syntax"
+
+
+def test_a_table_counts_while_it_is_valid() -> None:
+    day = timedelta(days=1)
+    found = reviewed(3, validity=Validity.between(NOW, NOW + day))
+    assert found.at(NOW) is found.at(NOW + day) is found.mapping
+    assert code_of(found.at, NOW - day) == "foreign.not-yet-valid"
+    assert code_of(found.at, NOW + 2 * day) == "foreign.expired"
+    online = Validity(online=(OnlineTest("crl", (b"online", b"crl")),))
+    assert code_of(sign_mapping, TABLE.encode(), 3, NOW, COURT, online) == "evolution.malformed"
+
+
+def test_an_older_table_does_not_take_the_place_of_a_newer_one() -> None:
+    old, new, other = reviewed(3), reviewed(4, "rank >= 4"), reviewed(4)
+    kept = remember_mappings([new], remember_mappings([old]))
+    assert code_of(remember_mappings, [old], kept) == "foreign.rollback"
+    assert code_of(remember_mappings, [other], kept) == "foreign.number"
+    assert remember_mappings([new], kept) == remember_mappings([], kept) == kept
+    # It is remembered while no table is applied.
+    assert code_of(remember_mappings, [old], remember_mappings([], kept)) == "foreign.rollback"
+    for damaged in (b"", b"{}", b"[1]", b"\xff", kept[:-3], kept.replace(b"number", b"numbers")):
+        assert code_of(remember_mappings, [new], damaged) == "foreign.remembered"
 
 
 def _inner(data: bytes) -> bytes:

@@ -27,10 +27,12 @@ subject of this domain. For each attribute exactly one row must match. Rows that
 refused when the table is read. If no row matches, the question is not answered (`foreign.unmapped`): the decision is
 Indeterminate. `mapping_gaps` finds such values before.
 
-    (attribute-mapping (author <principal>) (number <n>) (time <date>) (table <TOML>))
+    (attribute-mapping (author <principal>) (number <n>) (time <date>) (table <TOML>) (valid …))
     (mapping-review (reviewer <principal>) (mapping <digest>) (time <date>))
 
-The domain that maps signs the table as its author, and another principal, such as the other domain, reviews it.
+The domain that maps signs the table as its author, and another principal, such as the other domain, reviews it. A
+component that applies tables remembers their numbers (`remember_mappings`), so that nobody can put an older one in the
+place of a newer one.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +42,14 @@ from functools import cached_property
 from itertools import combinations
 from typing import Annotated, ClassVar, Final, TypeAlias
 
+import msgspec
+
 from penstock.authority.components.exchange.topics import check_component_name
 from penstock.authority.decisions.questions import RESERVED, AccessQuestion, Entity, Properties, flattened
 from penstock.codec.sexp import canonical
 from penstock.crypto import Signer
 from penstock.errors import EvaluationError, LimitError, MalformedError, RefusedError
+from penstock.model.instants import instant_key
 from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Schema
 from penstock.selector import (
@@ -64,10 +69,12 @@ from penstock.trust.signed import (
     DIGEST,
     Claim,
     UnverifiedValue,
+    malformed,
     read_statements,
     sign_value,
     statements_to_sexp,
 )
+from penstock.trust.validity import ALWAYS, State, Validity, ValidityField
 
 #: a table: bytes, and rows
 MAPPING_BYTES: Final = 65_536
@@ -353,6 +360,12 @@ class MappingStatement(Claim):
     number: int
     time: datetime
     table: bytes
+    validity: ValidityField = ALWAYS
+
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` (`evolution.malformed`) for an on-line test: nobody would ask for its result."""
+        if self.validity.online:
+            raise malformed("a mapping has no on-line test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,13 +388,27 @@ class ReviewedMapping:
     time: datetime
     author: Principal
     reviewers: tuple[Principal, ...]
-    table: bytes
+    validity: Validity
+    #: of the signed statement
+    digest: bytes
+
+    def at(self, now: datetime) -> AttributeMapping:
+        """Return the table. Raises `EvaluationError` (`foreign.expired`, `foreign.not-yet-valid`)."""
+        state = self.validity.state(instant_key(now))
+        if state is State.VALID:
+            return self.mapping
+        raise EvaluationError(
+            f"foreign.{state}",
+            f"the mapping from {self.mapping.source} to {self.mapping.target} is valid {self.validity}",
+            hint="sign a table with a greater number, and let it be reviewed",
+        )
 
 
-def sign_mapping(table: bytes, number: int, time: datetime, key: Signer) -> bytes:
+def sign_mapping(table: bytes, number: int, time: datetime, key: Signer, validity: Validity = ALWAYS) -> bytes:
     """Sign a table as its author, and return a file without reviews. Raises as `read_mapping`."""
     read_mapping(table)
-    return canonical(statements_to_sexp([sign_value(MappingStatement(key.principal, number, time, table), key)]))
+    statement = MappingStatement(key.principal, number, time, table, validity)
+    return canonical(statements_to_sexp([sign_value(statement, key)]))
 
 
 def review_mapping(data: bytes, time: datetime, key: Signer) -> bytes:
@@ -404,30 +431,35 @@ def mapping_table(data: bytes) -> str:
 
 
 def read_reviewed_mapping(
-    data: bytes, authors: Collection[Principal], reviewers: Collection[Principal]
+    data: bytes, authors: Collection[Principal], reviewers: Mapping[str, Collection[Principal]]
 ) -> ReviewedMapping:
-    """Read a signed table: (1) its signatures, (2) its author, (3) a review by somebody else, (4) the table.
+    """Read a signed table: (1) its signatures, (2) its author, (3) the table, (4) a review by somebody else.
+
+    `reviewers` has, by domain, who may review the tables about its subjects.
 
     Raises `RefusedError`: `foreign.author`, `foreign.review`, `evolution.wrong-key`, `key.bad-signature`; and as
     `read_mapping` and `read_statements`.
     """
     statement, unverified = _statements(data)
     signed, reviews = statement.verify(), [one.verify() for one in unverified]  # (1)
-    author = signed.value.author
-    if author not in authors:  # (2)
-        raise RefusedError("foreign.author", f"{author.short} may not say what attributes mean here")
+    said = signed.value
+    if said.author not in authors:  # (2)
+        raise RefusedError("foreign.author", f"{said.author.short} may not say what attributes mean here")
+    mapping = read_mapping(said.table)  # (3)
     found = tuple(
         review.value.reviewer
         for review in reviews
         if review.value.mapping == signed.digest
-        and review.value.reviewer in reviewers
-        and review.value.reviewer != author
+        and review.value.reviewer in reviewers.get(mapping.source, ())
+        and review.value.reviewer != said.author
     )
-    if not found:  # (3)
-        hint = "let a reviewer sign it: a review of an earlier table does not count"
-        raise RefusedError("foreign.review", "the mapping was not reviewed by somebody who may", hint=hint)
-    mapping = read_mapping(signed.value.table)  # (4)
-    return ReviewedMapping(mapping, signed.value.number, signed.value.time, author, found, signed.value.table)
+    if not found:  # (4)
+        raise RefusedError(
+            "foreign.review",
+            f"the mapping was not reviewed by somebody who may review those of {mapping.source}",
+            hint="let one of `reviewers` sign it: a review of an earlier table does not count",
+        )
+    return ReviewedMapping(mapping, said.number, said.time, said.author, found, said.validity, signed.digest)
 
 
 def newest_mappings(found: Iterable[ReviewedMapping]) -> tuple[ReviewedMapping, ...]:
@@ -437,17 +469,57 @@ def newest_mappings(found: Iterable[ReviewedMapping]) -> tuple[ReviewedMapping, 
     """
     newest: dict[tuple[str, str], ReviewedMapping] = {}
     for one in found:
-        mapping = one.mapping
-        known = newest.setdefault((mapping.source, mapping.target), one)
+        known = newest.setdefault((one.mapping.source, one.mapping.target), one)
         if one.number > known.number:
-            newest[mapping.source, mapping.target] = one
-        elif one.number == known.number and one.table != known.table:
-            raise RefusedError(
-                "foreign.number",
-                f"two tables from {mapping.source} to {mapping.target} have the number {one.number}",
-                hint="sign the newer one again with a greater number",
-            )
+            newest[one.mapping.source, one.mapping.target] = one
+        elif one.number == known.number:
+            _check_same(one, known.digest)
     return tuple(newest.values())
+
+
+class _RememberedMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest table that a component has applied for two domains."""
+
+    source: str
+    target: str
+    number: int
+    digest: bytes
+
+
+def remember_mappings(found: Iterable[ReviewedMapping], remembered: bytes = b"[]") -> bytes:
+    """Return what a component must keep when it applies these tables; `remembered` is what it has kept before.
+
+    Raises `RefusedError`: `foreign.rollback` for a table that is older than one that was applied, `foreign.number` for
+    another one with the same number; `MalformedError` (`foreign.remembered`).
+    """
+    try:
+        kept = msgspec.json.decode(remembered, type=list[_RememberedMapping])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        hint = "restore the file; without it, an older mapping would not be noticed"
+        raise MalformedError("foreign.remembered", "cannot read which mappings were applied", hint=hint) from None
+    newest = {(one.source, one.target): one for one in kept}
+    for one in found:
+        source, target = one.mapping.source, one.mapping.target
+        known = newest.get((source, target))
+        if known is not None and one.number < known.number:
+            raise RefusedError(
+                "foreign.rollback",
+                f"the mapping from {source} to {target} has the number {one.number}, and {known.number} was applied",
+                hint="use the newer file, or sign this table again with a greater number",
+            )
+        if known is not None and one.number == known.number:
+            _check_same(one, known.digest)
+        newest[source, target] = _RememberedMapping(source, target, one.number, one.digest)
+    return msgspec.json.encode(sorted(newest.values(), key=lambda one: (one.source, one.target))) + b"\n"
+
+
+def _check_same(one: ReviewedMapping, digest: bytes) -> None:
+    if one.digest != digest:
+        raise RefusedError(
+            "foreign.number",
+            f"two mappings from {one.mapping.source} to {one.mapping.target} have the number {one.number}",
+            hint="sign the newer one again with a greater number",
+        )
 
 
 def _statements(data: bytes) -> tuple[UnverifiedValue[MappingStatement], list[UnverifiedValue[MappingReview]]]:

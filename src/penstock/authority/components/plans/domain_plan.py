@@ -61,6 +61,7 @@ _KEYS: Final = frozenset(
             "levels",
             "fabric",
             "partners",
+            "reviewers",
             "apply_within",
             "topic_secret",
             "roles",
@@ -93,6 +94,9 @@ lifespan = 5                      # seconds: LS, for which requests and replies 
 # servers = ["nats://127.0.0.1:4222"]
 
 # [partners]                      # other domains whose roles the role policy names, and their administrators
+# partner = ["partner-pap"]
+
+# [reviewers]                     # by domain: who may review the mappings of its subjects
 # partner = ["partner-pap"]
 
 [roles."ER(1)"]                   # the components of this role write and read these topics, and no others
@@ -147,6 +151,7 @@ gives = ["action/amount"]         # attributes that its questions have
 [components.pdp]
 role = "DR(1)"
 key = "keys/pdp.key"
+# applied = "state/pdp.applied"   # remember the numbers of mappings there, not in keys/pdp.key.applied
 
 [components.accounts]
 role = "IR(1)"
@@ -170,7 +175,7 @@ COMBINING: Final[Mapping[ComponentKind, tuple[str, ...]]] = {
 _OF_KIND: Final[Mapping[ComponentKind, frozenset[str]]] = {
     ComponentKind.PAP: frozenset({"strength"}),
     ComponentKind.PEP: frozenset({"actions", "gives"}),
-    ComponentKind.PDP: frozenset(),
+    ComponentKind.PDP: frozenset({"applied"}),
     ComponentKind.PIP: frozenset({"sources"}),
     ComponentKind.PLP: frozenset({"log"}),
     ComponentKind.PSP: frozenset({"specifies"}),
@@ -255,6 +260,8 @@ class ComponentPlan:
     log: str = ""
     #: files with policies that a PSP specifies
     specifies: tuple[str, ...] = ()
+    #: the file in which a PDP remembers the mappings that it has applied
+    applied: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +285,8 @@ class DomainPlan:
     fabric: Mapping[str, object] = field(default_factory=dict)
     #: the administrators of other domains, by the name that the role policy uses
     partners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: who may review the mappings of a domain's subjects, by domain
+    reviewers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     roles: Mapping[str, RolePlan] = field(default_factory=dict)
     #: appointments by their holder, a principal or a name
     appointments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -328,10 +337,8 @@ def read_domain_plan(data: str | bytes) -> DomainPlan:
         apply_within=_seconds("apply_within", table.get("apply_within", 10.0)),
         topic_secret=PLAN_FILE.text("topic_secret", table["topic_secret"]) if "topic_secret" in table else "",
         fabric=MappingProxyType(PLAN_FILE.table("fabric", table.get("fabric", {}))),
-        partners={
-            name: PLAN_FILE.some(f"partners.{name}", PLAN_FILE.texts(f"partners.{name}", those))
-            for name, those in PLAN_FILE.table("partners", table.get("partners", {})).items()
-        },
+        partners=_principals(table, "partners"),
+        reviewers=_principals(table, "reviewers"),
         roles=roles,
         appointments={
             holder: tuple(role_text(*parse_role(one)) for one in PLAN_FILE.texts(f"appointments.{holder}", those))
@@ -340,6 +347,14 @@ def read_domain_plan(data: str | bytes) -> DomainPlan:
         sources=sources,
         components=components,
     )
+
+
+def _principals(table: Mapping[str, object], key: str) -> dict[str, tuple[str, ...]]:
+    """Read a table of names, or of principals, by domain."""
+    return {
+        domain: PLAN_FILE.some(f"{key}.{domain}", PLAN_FILE.texts(f"{key}.{domain}", those))
+        for domain, those in PLAN_FILE.table(key, table.get(key, {})).items()
+    }
 
 
 def _read_roles(table: Mapping[str, object]) -> dict[str, RolePlan]:
@@ -467,11 +482,12 @@ def _read_component(id_: str, value: object, roles: Mapping[str, RolePlan], sour
         check_action_name(one)
     for one in gives:
         read_attribute_name(one)
+    key = PLAN_FILE.text(f"{where}.key", PLAN_FILE.needed(f"`{where}`", table, "key"))
     return ComponentPlan(
         id=id_,
         kind=kind,
         role=role,
-        key=PLAN_FILE.text(f"{where}.key", PLAN_FILE.needed(f"`{where}`", table, "key")),
+        key=key,
         certificates=PLAN_FILE.texts(f"{where}.certificates", table.get("certificates", [])),
         certificate=PLAN_FILE.text(f"{where}.certificate", table["certificate"]) if "certificate" in table else "",
         strength=_whole(f"{where}.strength", table.get("strength", 0)),
@@ -480,6 +496,7 @@ def _read_component(id_: str, value: object, roles: Mapping[str, RolePlan], sour
         sources=named,
         log=log,
         specifies=PLAN_FILE.texts(f"{where}.specifies", table.get("specifies", [])),
+        applied=PLAN_FILE.text(f"{where}.applied", table.get("applied", f"{key}.applied")),
     )
 
 
@@ -544,7 +561,7 @@ class LoadedPlan:
 def load_domain_plan(path: str) -> LoadedPlan:
     """Read a domain plan and the files that it names, except for keys.
 
-    A mapping must be signed by an administrator, and reviewed by one of a partner.
+    A mapping must be signed by an administrator, and reviewed by one of the plan's reviewers.
 
     Raises as `read_domain_plan`; `MalformedError`: `plan.no-match`, `plan.principal`, `plan.twice`; `LimitError`
     (`plan.limit`); `FailedError` (`file.*`); and what reading roles, policies and mappings raises.
@@ -555,10 +572,13 @@ def load_domain_plan(path: str) -> LoadedPlan:
         plan = read_domain_plan(data)
         names = named.principals(plan.names)
         administrators = tuple(dict.fromkeys(names.find("administrators", one) for one in plan.administrators))
-        partners = {
-            name: frozenset(names.find(f"partners.{name}", one) for one in those)
-            for name, those in plan.partners.items()
-        }
+        partners, reviewers = (
+            {
+                domain: frozenset(names.find(f"{key}.{domain}", one) for one in those)
+                for domain, those in named_by.items()
+            }
+            for key, named_by in (("partners", plan.partners), ("reviewers", plan.reviewers))
+        )
         principals = {**names.names, **{one: names.find("appointments", one) for one in plan.appointments}}
     roles = None
     if plan.role_policy:
@@ -567,7 +587,6 @@ def load_domain_plan(path: str) -> LoadedPlan:
         with within(file):
             roles = read_role_policy(_text(text))
     mappings: list[ReviewedMapping] = []
-    reviewers = frozenset(one for those in partners.values() for one in those)
     for file, data in named.read(plan.mappings):
         with within(file):
             mappings.append(read_reviewed_mapping(data, administrators, reviewers))

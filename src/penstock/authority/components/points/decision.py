@@ -34,7 +34,11 @@ from penstock.authority.components.exchange.samples import (
 )
 from penstock.authority.components.exchange.topics import TopicKind
 from penstock.authority.components.exchange.verification import RoutineRefusedError, VerifiedSample
-from penstock.authority.components.information.attribute_mapping import AttributeMapping, map_subject
+from penstock.authority.components.information.attribute_mapping import (
+    AttributeMapping,
+    ReviewedMapping,
+    map_subject,
+)
 from penstock.authority.components.information.combining import (
     CombinedInformation,
     InformationAnswer,
@@ -253,7 +257,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         key: Signer,
         settings: ComponentSettings,
         *,
-        mappings: Iterable[AttributeMapping] = (),
+        mappings: Iterable[ReviewedMapping] = (),
         clock: Clock | None = None,
         random: RandomBytes = secrets.token_bytes,
         note: Note = quiet,
@@ -267,10 +271,13 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             random=random,
             note=note,
         )
-        self._mappings = {one.source: one for one in mappings if one.target == settings.domain}
+        self._mappings = {one.mapping.source: one for one in mappings if one.mapping.target == settings.domain}
         #: the attributes of other domains' subjects that mappings need
         self._mapped: Names = frozenset(
-            name for one in self._mappings.values() for word in one.schema if (name := attribute_name(SUBJECT, word))
+            name
+            for one in self._mappings.values()
+            for word in one.mapping.schema
+            if (name := attribute_name(SUBJECT, word))
         )
         self._required: Names = frozenset()
         #: the policies of the last configurations, the newest first
@@ -342,9 +349,10 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         if home == self.settings.domain:
             await self._decide_here(request, asked, asked, policies)
             return
-        mapping = self._mappings.get(home)
-        if mapping is None:
-            error = EvaluationError("foreign.unmapped", f"there is no mapping for subjects of `{home}`")
+        try:
+            mapping = self._mapping(home)
+        except EvaluationError as error:
+            self._note(error)
             await self._reply(request, asked, policies, _undecided(error))
             return
         said = flattened(asked.subject.properties, "pdp.request")
@@ -355,6 +363,13 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
             await self._inquire(self._inquiry(request, asked, asked, policies, missing, {}, mapping))
         else:
             await self._decide_mapped(request, asked, asked, policies, mapping)
+
+    def _mapping(self, home: str) -> AttributeMapping:
+        """Return the table for subjects of a domain. Raises `EvaluationError` (`foreign.*`) if none is valid now."""
+        found = self._mappings.get(home)
+        if found is None:
+            raise EvaluationError("foreign.unmapped", f"there is no mapping for subjects of `{home}`")
+        return found.at(moment_of(self.now()))
 
     async def _decide_mapped(
         self,
