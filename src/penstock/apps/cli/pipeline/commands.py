@@ -25,6 +25,8 @@ _JOBS: Final = {
     "conflicts": ("pipeline.conflicts:conflicts", "Find all conflicts in a rule base of any size, in one job."),
     "conflicts-of": ("pipeline.conflicts:conflicts_of", "List the conflicts of one rule."),
     "evaluate": ("pipeline.jobs:evaluate", "Decide every request of a table."),
+    "run": ("pipeline.plan:run", "Run all jobs of a plan, in the order in which they need each other."),
+    "serve": ("pipeline.serve:serve", "Keep a Spark warm, so that commands start quickly."),
 }
 
 

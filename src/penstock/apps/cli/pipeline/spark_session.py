@@ -7,7 +7,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.apps.cli.pipeline.warm_spark import find_warm_spark
 from penstock.errors import FailedError
 from penstock.pipeline.jobs.job import spark_errors
 from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL, SMALL, is_small
@@ -169,6 +171,11 @@ class Cluster:
         """Whether its counters can be sent to this process."""
         return self.remote is None and self.local
 
+    @property
+    def unchosen(self) -> bool:
+        """Whether nothing was said about where Spark runs, so that a warm one can be used."""
+        return self.local and replace(self, conf=self.conf or None) == Cluster()
+
     def path(self, text: str) -> str:
         """Return a path for Spark: on this machine it is relative to the working folder of the command."""
         if self.remote is not None or not self.local or _SCHEME.match(text):
@@ -198,14 +205,37 @@ def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
         if active is not None:
             yield Started(active)
             return
+        warm = find_warm_spark() if cluster.unchosen else None
+        if warm is not None:
+            cluster, reads = replace(cluster, remote=warm.url), None
         # Counters are shown on a terminal, and reach this machine only.
         shown = cluster.metered and sys.stderr.isatty()
         meter = stack.enter_context(SparkMeter()) if shown else None
-        started = _start(cluster, {**_small(cluster, reads), **({} if meter is None else meter.settings)})
+        keeps = _KEEPS.get()
+        small = {} if keeps else _small(cluster, reads)
+        started = _start(cluster, {**small, **({} if meter is None else meter.settings)})
         try:
             yield Started(started, meter)
         finally:
-            started.stop()
+            if not keeps:
+                started.stop()
+
+
+_KEEPS: Final[ContextVar[bool]] = ContextVar("_KEEPS", default=False)
+
+
+@contextmanager
+def one_session() -> Iterator[None]:
+    """Let all commands that run meanwhile share a session: that which the first of them starts."""
+    token = _KEEPS.set(True)
+    before = SparkSession.getActiveSession()
+    try:
+        yield
+    finally:
+        _KEEPS.reset(token)
+        kept = SparkSession.getActiveSession()
+        if kept is not None and kept is not before:
+            kept.stop()
 
 
 @contextmanager

@@ -173,8 +173,10 @@ def until_answered(resource: AbstractContextManager[C]) -> C:
 # Commands.
 
 
-class _Verb(click.Command):
-    """A command that also accepts old spellings of its options, with a warning."""
+class Verb(click.Command):
+    """A command that also accepts old spellings of its options, with a warning. `answer` runs it without printing."""
+
+    answer: Callable[[Mapping[str, Any]], CommandAnswer | None]
 
     def make_parser(self, ctx: click.Context) -> Any:
         """Return the parser, which knows the old spellings; they are not options, so no help text has them."""
@@ -211,16 +213,18 @@ def command(
         if len({one.name for one in parameters}) < len(parameters):
             raise TypeError(f"two options of `{function.__name__}` have one name")
 
+        def answer(given: Mapping[str, Any]) -> CommandAnswer | None:
+            session = click.get_current_context().obj
+            return function(*(session if kind is CommandSession else _filled(kind, given) for kind in kinds))
+
         @wraps(function)
         def run(**given: Any) -> None:
-            session = click.get_current_context().obj
-            answer = function(*(session if kind is CommandSession else _filled(kind, given) for kind in kinds))
-            if answer is not None:
-                answer.render()
+            found = answer(given)
+            if found is not None:
+                found.render()
 
-        made = click.command(name, cls=_Verb, params=parameters, help=with_example(function.__doc__ or "", example))(
-            run
-        )
+        made = click.command(name, cls=Verb, params=parameters, help=with_example(function.__doc__ or "", example))(run)
+        made.answer = answer
         if group is not None:
             group.add_command(made)
         return made
