@@ -16,7 +16,7 @@ from penstock.apps.cli.pipeline.spark_session import Cluster, one_session
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
-    Verb,
+    CommandVerb,
     argument,
     command,
     option,
@@ -55,7 +55,7 @@ class PlanStep:
         return shlex.join(["penstock", "pipeline", self.job, *self.arguments])
 
 
-def read_plan(data: bytes, folder: Path, jobs: Mapping[str, Verb]) -> tuple[PlanStep, ...]:
+def read_plan(data: bytes, folder: Path, jobs: Mapping[str, CommandVerb]) -> tuple[PlanStep, ...]:
     """Read a plan, and return its steps, each after the one whose output it reads.
 
     Paths in it are relative to `folder`. Raises `MalformedError` (`pipeline.plan`).
@@ -99,7 +99,7 @@ def _out(name: str, table: object, folder: Path, out: str) -> str:
 
 
 def _step(
-    name: str, table: Mapping[str, object], folder: Path, jobs: Mapping[str, Verb], outs: Mapping[str, str]
+    name: str, table: Mapping[str, object], folder: Path, jobs: Mapping[str, CommandVerb], outs: Mapping[str, str]
 ) -> PlanStep:
     job = table.get("job", name)
     verb = jobs.get(job) if isinstance(job, str) else None
@@ -127,7 +127,7 @@ def _step(
     return PlanStep(name, job, after, outs[name], (*arguments, "--out", outs[name]))
 
 
-def _options(verb: Verb) -> dict[str, click.Option]:
+def _options(verb: CommandVerb) -> dict[str, click.Option]:
     """Return the options of a job by their names in a plan."""
     return {
         name.removeprefix("--"): one
@@ -202,12 +202,12 @@ with plan.toml:
 \b
   [step.admit]
   from = "ingest"
-  policy = "policy.toml"
+  policy = "./policy.toml"
 
 \b
   [step.deliver]
   from = "admit"
-  policy = "policy.toml"
+  policy = "./policy.toml"
 """
 )
 def run(options: _Run) -> CommandAnswer | None:
@@ -277,7 +277,7 @@ def _spark(spark: SparkOptions) -> list[str]:
     return [*given, *(part for pair in spark.conf for part in ("--conf", pair))]
 
 
-def _jobs() -> dict[str, Verb]:
+def _jobs() -> dict[str, CommandVerb]:
     """Return the commands that write an output."""
     parent = click.get_current_context().parent
     group = parent.command if parent is not None else None
@@ -286,6 +286,6 @@ def _jobs() -> dict[str, Verb]:
     found = {}
     for name, noun in group.nouns.items():
         verb = noun.load() if name not in ("run", "serve") else None
-        if isinstance(verb, Verb) and any("--out" in one.opts for one in verb.params):
+        if isinstance(verb, CommandVerb) and any("--out" in one.opts for one in verb.params):
             found[name] = verb
     return found

@@ -33,8 +33,7 @@ class _Serve:
 
 @command(
     example="""
-penstock pipeline serve &
-penstock pipeline ingest meter.csv --mapping meter.toml --out ingested
+penstock pipeline serve
 """
 )
 def serve(options: _Serve) -> None:

@@ -173,7 +173,7 @@ def until_answered(resource: AbstractContextManager[C]) -> C:
 # Commands.
 
 
-class Verb(click.Command):
+class CommandVerb(click.Command):
     """A command that also accepts old spellings of its options, with a warning. `answer` runs it without printing."""
 
     answer: Callable[[Mapping[str, Any]], CommandAnswer | None]
@@ -223,7 +223,9 @@ def command(
             if found is not None:
                 found.render()
 
-        made = click.command(name, cls=Verb, params=parameters, help=with_example(function.__doc__ or "", example))(run)
+        made = click.command(
+            name, cls=CommandVerb, params=parameters, help=with_example(function.__doc__ or "", example)
+        )(run)
         made.answer = answer
         if group is not None:
             group.add_command(made)
