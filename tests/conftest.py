@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import copies, event_loop, java
 from tests.budget import USUAL
+from tests.kafka_server import RunningKafka, shared_server
 from tests.processes import Crew
 
 from penstock.crypto.keys import protect
@@ -46,6 +47,7 @@ GROUPS = (
     "spark",
     "cluster",
     "demo",
+    "kafka",
     "hostile_links",
     "hostile_nats",
     "five_brokers",
@@ -56,7 +58,7 @@ GROUPS = (
     "pdp",
 )
 #: the groups that need Java
-JAVA = GROUPS[:3]
+JAVA = GROUPS[:4]
 #: the groups that build what is released
 BUILDS = ("site", "wheel")
 #: documentation runs in the process of the tests, and takes the session that it finds
@@ -180,6 +182,13 @@ def postgres() -> Iterator[PostgresServer]:
         yield started
 
 
+@pytest.fixture(scope="session", params=["kafka"])
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
+    """Start the one Kafka server of the run; skip where its jars cannot be fetched."""
+    with shared_server(_shared(tmp_path_factory.getbasetemp())) as running:
+        yield running
+
+
 @pytest.fixture(scope="session", params=["spark"])
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """Start the one Spark session of the run."""
@@ -204,5 +213,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 def _mark(folder: Path) -> None:
     """Fail where another process of this run has a session: it would warm up a second Java."""
-    shared = folder.parent if "PENSTOCK_TEST_PROCESS" in os.environ else folder
-    (shared / "session").touch(exist_ok=False)
+    (_shared(folder) / "session").touch(exist_ok=False)
+
+
+def _shared(folder: Path) -> Path:
+    """Return the folder of the whole run, from that of one of its processes."""
+    return folder.parent if "PENSTOCK_TEST_PROCESS" in os.environ else folder
