@@ -70,11 +70,12 @@ class Weather(EmbeddedFabric):
         self._dice = Random(seed)  # noqa: S311  # a schedule, no secret
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def carry(self, topic: _Topic, sample: Sample) -> None:
+    async def carry(self, topic: _Topic, sample: Sample) -> Sample:
         for _ in range(self._dice.choice([0, 0, 1, 1, 2])):
             task = asyncio.create_task(self._later(self._dice.expovariate(1 / 30), topic, sample))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
+        return sample
 
     async def _later(self, delay: float, topic: _Topic, sample: Sample) -> None:
         await self.clock.sleep(delay)

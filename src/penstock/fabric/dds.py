@@ -243,9 +243,14 @@ class DdsFabric(Fabric):
         while at + 4 <= len(body):
             end = at + 4 + int.from_bytes(body[at : at + 4], "big")
             with suppress(MalformedError):
-                found.append(decode(body[at + 4 : end]))
+                found.append(_read_kept(body[at + 4 : end]))
             at = end
         return tuple(found)
+
+    async def discard(self, topic: str, through: Sample) -> None:
+        """Delete what the keeper keeps up to a sample."""
+        check_name(topic, self.limits)
+        await self.call({"op": "discard", "topic": topic, "position": through.position})
 
     async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> "DdsTopicPublisher":
         """Return a writer of a topic."""
@@ -390,16 +395,15 @@ class DdsFabric(Fabric):
     def _receive_kept(self, reading: _Reading, raws: list[bytes]) -> None:
         """Take in what the keeper wrote, in its order: DDS gives the samples of each key together."""
         made = reading.subscription
-        arrived: list[tuple[int, Sample]] = []
+        arrived: list[Sample] = []
         for raw in raws:
             try:
-                data = unpack(raw, keyed=True)
-                arrived.append((int.from_bytes(data[:NUMBER_BYTES], "big"), decode(data[NUMBER_BYTES:])))
+                arrived.append(_read_kept(unpack(raw, keyed=True)))
             except MalformedError:
                 made.counts.malformed += 1
-        for number, sample in sorted(arrived, key=lambda pair: pair[0]):
-            # A keeper that was started again writes again what it has kept.
-            if number > reading.after and (sample.writer, sample.sequence) not in reading.seen:
+        for sample in sorted(arrived, key=lambda one: one.position):
+            # A keeper that was started again, or has discarded samples, writes again what it keeps.
+            if sample.position > reading.after and (sample.writer, sample.sequence) not in reading.seen:
                 _remember(reading.seen, (sample.writer, sample.sequence), self.limits.fabric_history)
                 made.receive(sample)
 
@@ -637,14 +641,13 @@ class DdsTopicPublisher(Publisher):
         if self._entity is not None and not self._fabric.closed:
             self._entity.write(self._hello, round(self._clock.now() * MICROSECONDS))
 
-    async def _send(self, sample: Sample) -> None:
+    async def _send(self, sample: Sample) -> int:
         if self._fabric.closed:
             raise closed()
         if self.removed:
             raise unknown(self.topic)
         if self._entity is None:
-            await self._store(encode(sample))
-            return
+            return await self._store(encode(sample))
         if self._qos.ownership is Ownership.EXCLUSIVE:
             await self._renew("claim")
             sample = replace(sample, epoch=self._epoch)
@@ -653,20 +656,22 @@ class DdsTopicPublisher(Publisher):
         end = loop.time() + self._fabric.timeout
         while not self._entity.write(raw, sample.time):
             if not self._qos.reliable:
-                return
+                return 0
             if loop.time() > end:
                 raise FailedError("fabric.unreachable", "readers do not take the samples", hint="try again later")
             await asyncio.sleep(_FULL)
         await asyncio.sleep(0)  # let readers run: a writer that never waits would starve them
+        return 0
 
-    async def _store(self, raw: bytes) -> None:
+    async def _store(self, raw: bytes) -> int:
         try:
-            await self._fabric.call({"op": "publish", "writer": self.writer.hex()}, raw)
+            reply, _ = await self._fabric.call({"op": "publish", "writer": self.writer.hex()}, raw)
         except RefusedError as error:
             if error.code != GONE:
                 raise
             await self.open_again()
-            await self._fabric.call({"op": "publish", "writer": self.writer.hex()}, raw)
+            reply, _ = await self._fabric.call({"op": "publish", "writer": self.writer.hex()}, raw)
+        return int(reply.get("position", 0))
 
     async def _renew(self, how: str) -> None:
         await self._fabric.call({"op": how, "writer": self.writer.hex()})
@@ -705,6 +710,11 @@ class _DdsService(Service):
 
     async def close(self) -> None:
         await self._fabric.end_service(self)
+
+
+def _read_kept(data: bytes) -> Sample:
+    """Read a sample with its position as the keeper writes it. Raises `MalformedError`."""
+    return replace(decode(data[NUMBER_BYTES:]), position=int.from_bytes(data[:NUMBER_BYTES], "big"))
 
 
 def _no_keeper() -> FailedError:

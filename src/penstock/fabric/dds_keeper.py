@@ -40,7 +40,7 @@ from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, decode,
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import Clock, SystemClock, check_instances, no_responder, unknown
 from penstock.fabric.qos import Qos, Reliability
-from penstock.fabric.tasks import keep_running
+from penstock.fabric.tasks import in_background, keep_running
 
 CONTROL: Final = Qos(history=0, reliability=Reliability.RELIABLE)
 ID_BYTES: Final = WRITER_BYTES
@@ -49,6 +49,7 @@ _INTRODUCED: Final = 2.0  # seconds that a writer waits for readers that do not 
 _CHUNK: Final = 256 << 10
 _PAUSE: Final = 0.005
 _FULL: Final = 1.0  # seconds that a DDS writer may stay full
+_ACKS: Final = 2.0  # seconds that a replaced DDS writer waits for its readers
 GONE: Final = "fabric.keeper-restarted"
 KEEPER: Final = "keeper"  # the key of its replies, as a client's id is the key of its calls
 
@@ -102,7 +103,8 @@ class DdsKeeper:
         self._store = store
         self._prefix = prefix
         self._limits = store.limits
-        self._number = round(store.clock.now() * MICROSECONDS)
+        #: before the position of the first sample: a keeper that was started again has greater numbers
+        self._base = round(store.clock.now() * MICROSECONDS)
         self._clients: dict[bytes, _KeeperClient] = {}
         self._writers: dict[bytes, _RemoteWriter] = {}
         self._readers: dict[bytes, _RemoteReader] = {}
@@ -236,6 +238,7 @@ class DdsKeeper:
             "poke": lambda: self._poke(fields),
             "met": lambda: self._met(fields),
             "state": lambda: self._state(client, number, fields),
+            "discard": lambda: self._discard(fields),
             "serve": lambda: self._add_service(client, fields),
             "unserve": lambda: self._drop_service(client, fields),
             "request": lambda: self._request(client, number, fields, body),
@@ -272,7 +275,7 @@ class DdsKeeper:
         chunk: list[bytes] = []
         size = 0
         for sample in await self._store.state(fields["topic"], fields["key"]):
-            raw = encode(sample)
+            raw = self._numbered(sample)
             chunk += (len(raw).to_bytes(4, "big"), raw)
             size += len(raw)
             if size > _CHUNK:
@@ -280,6 +283,22 @@ class DdsKeeper:
                 chunk, size = [], 0
         self._reply(client, number, {"more": True}, b"".join(chunk))
         return {}
+
+    async def _discard(self, fields: dict[str, Any]) -> dict[str, Any]:
+        topic = fields["topic"]
+        await self._store.discard(topic, Sample(b"", position=int(fields["position"]) - self._base))
+        # DDS hands late readers all that a writer has written: a new one writes what is left. Readers know copies.
+        before = self._outlets.pop((topic, ""), None)
+        if before is not None:
+            qos = await self._store.describe(topic)
+            for sample in await self._store.state(topic):
+                if not sample.instance:
+                    await self._write(qos, topic, sample)
+            in_background(f"closing a writer of {topic}", _close_acknowledged(before))
+        return {}
+
+    def _numbered(self, sample: Sample) -> bytes:
+        return (self._base + sample.position).to_bytes(NUMBER_BYTES, "big") + encode(sample)
 
     # writers
 
@@ -384,8 +403,9 @@ class DdsKeeper:
             raise ValueError("not a sample of this writer")
         topic = writer.publisher.topic
         qos = await self._store.describe(topic)
-        await self._write(qos, topic, await writer.publisher.forward(sample))
-        return {}
+        kept = await writer.publisher.forward(sample)
+        await self._write(qos, topic, kept)
+        return {"position": self._base + kept.position}
 
     async def _write(self, qos: Qos, topic: str, sample: Sample) -> None:
         """Write a sample to the DDS topic, from which late readers get it too. Raises `FailedError`."""
@@ -399,8 +419,7 @@ class DdsKeeper:
                 keyed=True,
                 partition=sample.instance,
             )
-        self._number += 1
-        raw = pack(self._number.to_bytes(NUMBER_BYTES, "big") + encode(sample), sample.key)
+        raw = pack(self._numbered(sample), sample.key)
         for _ in range(round(_FULL / _PAUSE)):
             if outlet.write(raw, sample.time):
                 return
@@ -425,7 +444,7 @@ class DdsKeeper:
             for writer_id, writer in self._writers.items()
             if writer.ready and reader.reads(writer.publisher.topic, writer.publisher.instance)
         ]
-        return {"writers": writers, "number": self._number}
+        return {"writers": writers, "number": self._base + self._store.newest(topic)}
 
     async def _close_reader(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._drop_reader(bytes.fromhex(fields["reader"]))
@@ -497,6 +516,11 @@ class DdsKeeper:
         for services in self._services.values():
             services[:] = [each for each in services if each[0] is not client]
         client.replies.close()
+
+
+async def _close_acknowledged(writer: DdsWriter) -> None:
+    await writer.wait_for_acks(_ACKS)
+    writer.close()
 
 
 async def _nothing(result: dict[str, Any]) -> dict[str, Any]:

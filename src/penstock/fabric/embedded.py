@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -109,9 +109,17 @@ class FileKeeper:
     def replace(self, topic: str, sample: Sample, gone: list[int]) -> int:
         """Store a sample and delete others, in one transaction. Return the sample's number."""
         with _guarded(), self._whole():
-            self._database.executemany("DELETE FROM sample WHERE at = ?", [(at,) for at in gone])
+            self._delete(gone)
             done = self._database.execute("INSERT INTO sample (topic, octets) VALUES (?, ?)", (topic, encode(sample)))
             return int(done.lastrowid or 0)
+
+    def discard(self, gone: list[int]) -> None:
+        """Delete samples by their numbers."""
+        with _guarded(), self._whole():
+            self._delete(gone)
+
+    def _delete(self, gone: list[int]) -> None:
+        self._database.executemany("DELETE FROM sample WHERE at = ?", [(at,) for at in gone])
 
     def close(self) -> None:
         """Close the file."""
@@ -200,10 +208,12 @@ class _Topic:
     def persistent(self) -> bool:
         return self.qos.durability is Durability.PERSISTENT
 
-    def add(self, number: int, sample: Sample) -> None:
+    def add(self, number: int, sample: Sample) -> Sample:
+        """Keep a sample, and return it with its position."""
         self.numbers = max(self.numbers, number)
-        self.kept[number] = sample
+        self.kept[number] = sample = replace(sample, position=number)
         self.of_slot.setdefault(sample.slot, deque()).append(number)
+        return sample
 
     def drop(self, number: int) -> None:
         sample = self.kept.pop(number)
@@ -409,6 +419,16 @@ class EmbeddedFabric(Fabric):
             if key in (None, sample.key) and now - sample.time / MICROSECONDS <= found.qos.lifespan
         )
 
+    async def discard(self, topic: str, through: Sample) -> None:
+        """Delete what a topic keeps up to a sample."""
+        found = self._topic(topic)
+        before = takewhile(lambda number: number <= through.position, found.kept)
+        gone = [number for number in before if not found.kept[number].instance]
+        if self._keeper is not None and found.persistent and gone:
+            self._keeper.discard(gone)
+        for number in gone:
+            found.drop(number)
+
     async def serve(self, topic: str, handler: Handler) -> Service:
         """Answer requests on a topic."""
         found = self._topic(topic)
@@ -466,19 +486,23 @@ class EmbeddedFabric(Fabric):
         """Return the names of all topics."""
         return tuple(self._topics)
 
+    def newest(self, topic: str) -> int:
+        """Return the position of the newest sample that a topic has kept."""
+        return self._topic(topic).numbers
+
     def claimed(self, topic: _Topic, claim: TopicOwnership) -> None:
         """Record who owns a topic (called by publishers)."""
         if claim.epoch > topic.epoch and self._keeper is not None and topic.persistent:
             self._keeper.claimed(topic.name, claim.epoch)
         topic.claim, topic.epoch = claim, claim.epoch
 
-    async def carry(self, topic: _Topic, sample: Sample) -> None:
-        """Keep a sample and hand it to the readers (called by publishers)."""
+    async def carry(self, topic: _Topic, sample: Sample) -> Sample:
+        """Keep a sample, hand it to the readers, and return it with its position (called by publishers)."""
         self._check_open()
         if self._topics.get(topic.name) is not topic:
             raise unknown(topic.name)
         if topic.qos.durable:
-            self._keep(topic, sample)
+            sample = self._keep(topic, sample)
         hearers = topic.hearers(sample)
         for reader in hearers:
             reader.receive(sample, wake=False)
@@ -489,6 +513,7 @@ class EmbeddedFabric(Fabric):
         self._turns += 1
         if topic.qos.reliable or self._turns % _TURN == 0:
             await asyncio.sleep(0)  # let readers run: a writer that never waits would starve them
+        return sample
 
     def _wake(self) -> None:
         woken, self._woken = self._woken, {}
@@ -496,7 +521,7 @@ class EmbeddedFabric(Fabric):
             for reader in woken.get(priority, ()):
                 reader.wake()
 
-    def _keep(self, topic: _Topic, sample: Sample) -> None:
+    def _keep(self, topic: _Topic, sample: Sample) -> Sample:
         gone = topic.expired(self.clock.now())
         mine = topic.of_slot.get(sample.slot, ())
         if topic.qos.history != KEEP_ALL:
@@ -509,7 +534,7 @@ class EmbeddedFabric(Fabric):
             number = self._keeper.replace(topic.name, sample, gone)
         for old in gone:
             topic.drop(old)
-        topic.add(number, sample)
+        return topic.add(number, sample)
 
 
 class EmbeddedPublisher(Publisher):
@@ -538,15 +563,16 @@ class EmbeddedPublisher(Publisher):
             self._epoch = claim.epoch
         return self._epoch
 
-    async def _send(self, sample: Sample) -> None:
-        await self.forward(sample)
+    async def _send(self, sample: Sample) -> int:
+        return (await self.forward(sample)).position
 
     async def forward(self, sample: Sample) -> Sample:
-        """Write a whole sample, which may be from elsewhere; return it with the owner's epoch. Raises as `publish`."""
+        """Write a whole sample, which may be from elsewhere; return it with the owner's epoch and its position.
+
+        Raises as `publish`.
+        """
         epoch = self.claim()
-        marked = replace(sample, epoch=epoch) if epoch else sample
-        await self._fabric.carry(self._topic, marked)
-        return marked
+        return await self._fabric.carry(self._topic, replace(sample, epoch=epoch) if epoch else sample)
 
     async def alive(self) -> None:
         """Renew the lease and the claim."""

@@ -33,7 +33,10 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value that was written to a topic; `time` is in microseconds since 1970, by the writer's clock."""
+    """One value that was written to a topic; `time` is in microseconds since 1970, by the writer's clock.
+
+    `position` is where a durable topic keeps it: a number that grows, or 0 if it is not known. It is not in the bytes.
+    """
 
     data: bytes = field(repr=False)
     key: str = ""
@@ -43,6 +46,7 @@ class Sample:
     sequence: int = 0
     epoch: int = 0
     instance: str = ""
+    position: int = field(default=0, compare=False, repr=False)
 
     @property
     def slot(self) -> tuple[str, str]:

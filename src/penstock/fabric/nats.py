@@ -432,6 +432,15 @@ class NatsFabric(Fabric):
             found = sorted(found + named, key=lambda sample: sample.time)
         return tuple(sample for sample in found if now - sample.time / MICROSECONDS <= qos.lifespan)
 
+    async def discard(self, topic: str, through: Sample) -> None:
+        """Delete what a topic's stream keeps up to a sample."""
+        if not (await self.describe(topic)).durable or not through.position:
+            return
+        try:
+            await self.link.ask(f"STREAM.PURGE.{self.link.stream(topic)}", {"seq": through.position + 1})
+        except ApiError as error:
+            raise _refused(topic, error) from error
+
     async def serve(self, topic: str, handler: Handler) -> Service:
         """Answer requests on a topic."""
         qos = await self.describe(topic)
@@ -578,18 +587,18 @@ class NatsPublisher(Publisher):
                 self._epoch = claim.epoch
                 return
 
-    async def _send(self, sample: Sample) -> None:
+    async def _send(self, sample: Sample) -> int:
         if self._link.closed:
             raise closed()
         if not _in_stream(self._qos):
             await self.claim()
             await self._throw(replace(sample, epoch=self._epoch) if self._epoch else sample)
-        elif self._qos.source_order is Order.BY_SOURCE or self._qos.ownership is Ownership.EXCLUSIVE:
+            return 0
+        if self._qos.source_order is Order.BY_SOURCE or self._qos.ownership is Ownership.EXCLUSIVE:
             async with self._turn:  # a repetition must not be overtaken by the next sample
                 await self.claim()
-                await self._store(replace(sample, epoch=self._epoch))
-        else:
-            await self._store(sample)
+                return await self._store(replace(sample, epoch=self._epoch))
+        return await self._store(sample)
 
     async def _throw(self, sample: Sample) -> None:
         client = await self._link.client(self._qos.priority)
@@ -600,15 +609,15 @@ class NatsPublisher(Publisher):
         except TRANSIENT as error:
             raise self._link.unreachable(error) from error
 
-    async def _store(self, sample: Sample) -> None:
+    async def _store(self, sample: Sample) -> int:
         stream = self._link.stream(self.topic, named=bool(self.instance))
         subject = self._link.subject(self.topic, sample.key, self.instance)
         raw = encode(sample)
         headers = {"Nats-Msg-Id": f"{sample.writer.hex()}.{sample.sequence}"}
 
-        async def attempt(client: Client) -> None:
+        async def attempt(client: Client) -> int:
             try:
-                await store(client, subject, raw, stream=stream, timeout=self._link.timeout, headers=headers)
+                return await store(client, subject, raw, stream=stream, timeout=self._link.timeout, headers=headers)
             except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
                 # The topic may have been removed, which says so here; or its stream alone is gone.
                 await self._fabric.declare(self.topic, await self._fabric.describe(self.topic))
@@ -619,7 +628,7 @@ class NatsPublisher(Publisher):
         try:
             # Longer than its lifespan nobody wants a sample, nor does the server know it again.
             patience = min(self._link.patience, self._qos.lifespan)
-            await self._link.call(attempt, priority=self._qos.priority, patience=patience)
+            return await self._link.call(attempt, priority=self._qos.priority, patience=patience)
         except ApiError as error:
             raise _refused(self.topic, error) from error
         except nats.errors.MaxPayloadError as error:

@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from nats.aio.client import Client
@@ -356,7 +357,7 @@ class StreamFeed:
         if sample is not None and place.sequence <= self._widened and sample.key != self._key:
             self._subscription.counts.unselected += 1
         elif sample is not None:
-            self._subscription.receive(sample)
+            self._subscription.receive(sample if self._volatile else replace(sample, position=place.sequence))
         return True
 
     def _skipped(self, sample: Sample) -> bool:
@@ -395,11 +396,12 @@ async def read_all(link: NatsLink, topic: str, key: str | None, *, named: bool) 
                     message = await heeding(inbox.next_msg(timeout=link.timeout))
                     if not message.reply and (message.headers or {}).get("Status"):
                         return found  # the rest has expired or was superseded
-                    if delivery.place(message) is None:
+                    place = delivery.place(message)
+                    if place is None:
                         continue
                     wanted -= 1
                     with suppress(MalformedError):
-                        found.append(decode(message.data))
+                        found.append(replace(decode(message.data), position=place.sequence))
             return found
         finally:
             with suppress(*TRANSIENT):

@@ -145,6 +145,12 @@ class Publisher(ABC):
         self._time = 0
         self._sequence = 0
         self._closed = False
+        self._last: tuple[Sample, int] | None = None
+
+    @property
+    def last(self) -> Sample | None:
+        """The last sample that was written, with its position if the topic is durable."""
+        return None if self._last is None else replace(self._last[0], position=self._last[1])
 
     async def publish(self, data: bytes, *, key: str = "", headers: Mapping[str, str] | None = None) -> None:
         """Write a sample. If the topic is reliable, it is acknowledged when this returns.
@@ -160,11 +166,16 @@ class Publisher(ABC):
         # A clock may stand still or go back; the samples of a writer never do.
         self._time = max(self._time + 1, round(self._clock.now() * MICROSECONDS))
         sample = Sample(data, key, dict(headers or {}), self._time, self.writer, self._sequence)
-        await self._send(replace(sample, instance=self.instance) if self.instance else sample)
+        if self.instance:
+            sample = replace(sample, instance=self.instance)
+        self._last = sample, await self._send(sample)
 
     @abstractmethod
-    async def _send(self, sample: Sample) -> None:
-        """Bring a sample to the topic's store and readers, with the epoch if ownership is exclusive."""
+    async def _send(self, sample: Sample) -> int:
+        """Bring a sample to the topic's store and readers, with the epoch if ownership is exclusive.
+
+        Return its position, or 0 if it is not kept.
+        """
 
     @abstractmethod
     async def alive(self) -> None:
@@ -796,6 +807,13 @@ class Fabric(ABC):
     @abstractmethod
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
         """Return the samples that a topic keeps now, oldest first, of one key or of all. Raises as `subscribe`."""
+
+    @abstractmethod
+    async def discard(self, topic: str, through: Sample) -> None:
+        """Delete what a durable topic keeps up to a sample that was read or written here, and the sample itself.
+
+        Samples of named instances stay. Whoever has not read the others gets them no more. Raises as `subscribe`.
+        """
 
     @abstractmethod
     async def serve(self, topic: str, handler: Handler) -> Service:

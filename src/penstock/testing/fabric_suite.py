@@ -233,6 +233,30 @@ class QosSuite(FabricCase):
             assert await take(late, 6) == newest
 
     @scenario
+    async def test_what_a_topic_keeps_can_be_discarded_up_to_a_sample(self, fabric: Fabric) -> None:
+        await fabric.declare("log", replace(LOG, durability=PERSISTENT))
+        writer = await fabric.publisher("log")
+        async with await fabric.subscribe("log") as live:
+            for number in range(1, 5):
+                await writer.publish(b"%d" % number, key=f"k{number % 2}")
+            read = [await anext(live) for _ in range(4)]
+            assert [one.position for one in read] == sorted({one.position for one in read})
+            await fabric.discard("log", read[1])
+            assert [one.data for one in await fabric.state("log")] == [b"3", b"4"]
+            async with await fabric.subscribe("log") as late:
+                assert await take(late, 2) == [b"3", b"4"]
+            async with await fabric.subscribe("log", LIVE) as volatile:
+                await writer.publish(b"5")
+                assert await take(volatile, 1) == [b"5"]
+            assert await take(live, 1) == [b"5"]  # nothing comes twice
+            assert writer.last is not None
+            await fabric.discard("log", writer.last)
+            await fabric.discard("log", read[0])  # it is gone already
+            assert await fabric.state("log") == ()
+            await writer.publish(b"6")
+            assert [one.data for one in await fabric.state("log")] == [b"6"]
+
+    @scenario
     async def test_history_of_a_slow_reader_is_bounded_by_key(self, fabric: Fabric) -> None:
         for topic, qos in (("events", replace(EVENTS, history=2)), ("live", replace(LIVE, history=2))):
             await fabric.declare(topic, qos)

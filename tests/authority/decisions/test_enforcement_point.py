@@ -482,9 +482,10 @@ def test_a_mode_does_not_wait_beyond_the_timeout() -> None:
 class Blocked(EmbeddedFabric):
     """A fabric on which nothing can be sent."""
 
-    async def carry(self, topic: Any, sample: Any) -> None:
+    async def carry(self, topic: Any, sample: Sample) -> Sample:
         """Wait for good."""
         await asyncio.Event().wait()
+        return sample
 
 
 def test_a_request_that_cannot_be_sent_keeps_nobody() -> None:

@@ -117,6 +117,8 @@ REQUESTS: Final = frozenset({TopicKind.DREQ, TopicKind.IREQ})
 REPLIES: Final = frozenset({TopicKind.DREP, TopicKind.IREP})
 #: topics whose readers learn that a writer is gone
 LEASED: Final = frozenset({TopicKind.QPEP, TopicKind.QPDP})
+#: topics that keep all samples until the owner of CONF discards what nobody needs any more
+COMPACTED: Final = frozenset(TopicKind) - REQUESTS - REPLIES - LEASED - {TopicKind.SPOL, TopicKind.APOL}
 _DECIDING: Final = REQUESTS | REPLIES
 
 

@@ -9,7 +9,8 @@
 | | | its read-list: replies in its own instance (a PLP: all), APOL its own key only, others all |
 | PAP | CONF, R*, SPOL, APOL | JOIN, CONF, A*, SPOL, APOL; withdrawals on CONF of partner domains |
 
-Only PAPs make streams and claim topics. What these permissions cannot say is in docs/adr/0066.
+Only PAPs make streams, claim topics, and discard what JOIN, CONF, R* and A* need no more. What these permissions cannot
+say is in docs/adr/0066.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Final
 
 from penstock.authority.components.exchange.samples import WITHDRAWALS_KEY
 from penstock.authority.components.exchange.topics import (
+    COMPACTED,
     LEASED,
     REPLIES,
     REQUESTS,
@@ -168,9 +170,10 @@ def _administer(allowed: _Subjects, topics: TopicsList, partners: Iterable[str])
             allowed.read(instance)
         if qos_of(instance.kind, allowed.levels).ownership is Ownership.EXCLUSIVE:
             allowed.publish.add(f"{names.prefix}.owners.{topic}")
-    conf = topic_name(allowed.domain, _CONF)
-    for named in (False, True):  # a PAP reads the state of CONF, and looks for named instances too
-        allowed.call(f"CONSUMER.CREATE.{names.stream(conf, named=named)}")
+        if instance.kind in COMPACTED:
+            allowed.call(f"STREAM.PURGE.{names.stream(topic)}")
+            for named in (False, True):  # a PAP reads the state of a topic, and looks for named instances too
+                allowed.call(f"CONSUMER.CREATE.{names.stream(topic, named=named)}")
     for partner in partners:
         allowed.declare(_CONF, partner, make=True)
         allowed.read(_CONF, names.subject(topic_name(partner, _CONF), WITHDRAWALS_KEY), domain=partner)
