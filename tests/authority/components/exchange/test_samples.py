@@ -31,6 +31,7 @@ from penstock.authority.components.exchange.samples import (
     InformationReply,
     InformationRequest,
     JoinRequest,
+    NewTopicKeys,
     PolicyApplied,
     PolicyText,
     Reconfiguration,
@@ -126,6 +127,7 @@ EXAMPLES: Final[tuple[tuple[str, SampleContent], ...]] = (
     ),
     ("SPOL_1", SpecifiedPolicy("limits", "cedar", b"permit")),
     ("APOL_1", PolicyApplied("bank", "psp1", 3, "bank-7", 9.5)),
+    ("APOL_1", NewTopicKeys("bank", "psp1", 3, b"sealed")),
 )  # fmt: skip
 
 

@@ -8,7 +8,12 @@ import pytest
 from tests.authority.components.kit import SECOND_PAP_KEY, TABLE, key_of
 from tests.authority.components.points.test_component import NAMES, OTHER_PDP, REQUEST, World, world
 
-from penstock.authority.components.exchange.samples import PolicyText, RequiredNames
+from penstock.authority.components.exchange.samples import (
+    PolicyApplied,
+    PolicyText,
+    RequiredNames,
+    SpecifiedPolicy,
+)
 from penstock.authority.components.exchange.topic_keys import (
     DerivedTopicKeys,
     HeldTopicKeys,
@@ -103,6 +108,64 @@ async def test_keys_change_after_a_role_has_ended(w: World) -> None:
             assert [one.record for one in late.seen] == [RequiredNames(("account/read",))]
             assert not late._keys.has(1)
     assert w.notes == []
+
+
+@world
+async def test_keys_of_specification_points_change_too(w: World) -> None:
+    names = (("psp1", "SR(1)"), ("psp2", "SR(1)"))
+    first, policy = sealing_pap(w, *names), SpecifiedPolicy("limits", "text", b"secret")
+    await first.join()
+    async with w.component("psp1", "SR(1)") as psp:
+        async with w.component("psp2", "SR(1)") as gone:
+            kept: HeldTopicKeys = gone._keys
+        await w.settle()
+        await w.clock.advance(first.settings.rekey_within + 3)
+        await w.settle()
+        assert (first.registry.finished.keys(), psp._keys.number) == ({2}, 2)
+        await psp.write(TopicKind.SPOL, policy)
+        await first.write_applied(PolicyApplied("bank", "psp1", 3, "bank-7", 9.5))
+        await w.settle()
+        assert [one.record for one in psp.seen] == [PolicyApplied("bank", "psp1", 3, "bank-7", 9.5)]
+        for topic in ("SPOL_1", "APOL_1"):
+            with pytest.raises(RefusedError, match=r"component\.key-missing"):
+                kept.open(topic, (await stored(w, topic))[-1])
+        # A PAP that takes over tells the keys that the one before has planned, and did not tell.
+        async with w.component("psp2", "SR(1)"):
+            first._announce = no_words
+        await w.settle()
+        await w.clock.advance(first.settings.rekey_within + 3)
+        await w.settle()
+        assert (first.registry.number, psp._keys.number) == (3, 2)
+        await first.close()
+        async with sealing_pap(w, *names, key=SECOND_PAP_KEY, id="pap2"):
+            await w.clock.advance(LEASE + 3)
+            await w.settle()
+            assert psp._keys.number == 3
+    assert {*w.codes} <= {"fabric.unreachable", "component.withdrawn"}
+
+
+async def no_words(_number: int) -> None:
+    raise RefusedError("fabric.unreachable", "the PAP is cut off")
+
+
+@world
+async def test_what_is_said_while_two_changes_of_keys_are_under_way_is_read(w: World) -> None:
+    """A PAP writes under the first keys until all have applied the first change."""
+    async with sealing_pap(w, *NAMES, ("pdp2", "DR(1)")) as p, w.component("pep1", "ER(1)") as pep:
+        slow = w.component("pdp2", "DR(1)")
+        await slow.join()
+        await slow.close()
+        for topics in (("RPEP_1", "DREP_1", "DREP_2"), ("RPEP_1", "DREP_1")):
+            await p.reconfigure({"ER(1)": msgspec.structs.replace(TABLE["ER(1)"], read=topics)})
+            await w.settle()
+            await w.clock.advance(2)
+            await w.settle()
+        assert (pep._keys.number, p.registry.key_numbers) == (3, [1, 2, 3])
+        await w.clock.advance(p.settings.patience + 1)
+        await w.settle()
+        assert p.registry.finished.keys() >= {2, 3}
+        assert [one.keys() for one in pep._verifier.ended()] == [{"pdp2"}]
+        assert w.codes.count("component.not-applied") == 1
 
 
 @world
@@ -203,4 +266,4 @@ def test_keys_are_not_printed_and_a_secret_has_its_length() -> None:
         assert keys.key("DREQ_1", 1) not in repr(one).encode("unicode_escape")
         assert "DREQ" not in repr(one)
     assert is_sealed(keys.seal("SPOL_1", 7, b"", random))
-    assert held.open("SPOL_1", keys.seal("SPOL_1", 7, b"text", random)) == b"text"
+    assert held.open("SPOL_1", keys.seal("SPOL_1", 2, b"text", random)) == b"text"

@@ -414,6 +414,8 @@ class AdministrationComponent:
                     await self._write(instance, BaseTime(number, base))
 
     async def _announce(self, number: int) -> None:
+        for keys in [*self.registry.new_topic_keys(number, self._random)]:
+            await self._write(_APOL, keys)
         for instance in sorted(self.registry.progress[number].opened):
             # A newcomer that reads this topic must know which certificates are over.
             for records in self._verifier.ended():
@@ -433,7 +435,7 @@ class AdministrationComponent:
         )
         await self._catch_up()
         for number, progress in self.registry.progress.items():
-            if progress.base is None:
+            if progress.base is None or progress.rekeyed:  # nobody waits for PSPs, which need the keys too
                 await self._announce(number)
 
     async def _catch_up(self) -> None:

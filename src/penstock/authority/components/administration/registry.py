@@ -6,7 +6,7 @@ are those of `penstock.roles`: each member has a session, and the record of its 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -22,6 +22,7 @@ from penstock.authority.components.exchange.samples import (
     ComponentSample,
     Configuration,
     JoinRequest,
+    NewTopicKeys,
     Reconfiguration,
     ReconfigurationPlan,
     RoleConfiguration,
@@ -285,8 +286,8 @@ class DomainRegistry:
         if self.keys is None:
             return b""
         topics = [str(one) for one in certificate.topics.write | certificate.topics.read]
-        if row is None:
-            told = PrivateConfiguration(keys=self.keys.keys_of(topics, self.key_numbers[-1:]))
+        if row is None:  # it has the first keys
+            told = PrivateConfiguration(keys=self.keys.keys_of(topics, self.key_numbers[1:]))
         else:
             keys = self.keys.keys_of(topics, self.key_numbers)
             told = PrivateConfiguration(row.combining, row.priorities, row.policies, keys, self._ended)
@@ -457,7 +458,8 @@ class DomainRegistry:
         for member in self.members.values():
             route, row = member.reconfigured_by, roles.get(member.certificate.role_name)
             if route is not None and self.keys is not None:
-                sizes[route] += KEYS_SIZE * (1 + len(member.certificate.topics.write | member.certificate.topics.read))
+                topics = len(member.certificate.topics.write | member.certificate.topics.read)
+                sizes[route] += KEYS_SIZE * len(self.key_numbers) * (1 + topics)
             if route is not None and row is not None and row.topics != member.certificate.topics:
                 sizes[route] += CERTIFICATE_SIZE + sum(map(len, (*row.write, *row.read)))
         largest = max(sizes.values(), default=0) + len(msgspec.msgpack.encode(roles))
@@ -492,6 +494,13 @@ class DomainRegistry:
                 if progress.rekeyed and one in self.members
             },
         )
+
+    def new_topic_keys(self, number: int, random: RandomBytes) -> Iterator[NewTopicKeys]:
+        """Yield the topic keys of a reconfiguration for each component that reads no R* topic."""
+        for id_, one in self.members.items():
+            if self.progress[number].rekeyed and one.reconfigured_by is None:
+                private = self._private(one.certificate, one.box_key, None, random)
+                yield NewTopicKeys(self.settings.domain, id_, self.key_numbers[-1], private)
 
     def applied(self, component: str, number: int, time: float) -> None:
         """Take in an apply time. Raises `RefusedError` (`component.apply-time`) if it is before the expected time."""

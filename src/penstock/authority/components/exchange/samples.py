@@ -26,6 +26,7 @@ once. A JOIN has no certificate but the writer's public key in its content.
 | IREP | `InformationReply` | DN, ID: whose request; RP `fields` |
 | SPOL | `SpecifiedPolicy` | the policy as its author wrote it |
 | APOL | `PolicyApplied` | DN, ID: whose policy; AT `time` |
+| APOL | `NewTopicKeys` | ours: topic keys of a PSP |
 
 Times are seconds since 1970.
 """
@@ -390,6 +391,16 @@ class PolicyApplied(_Content, frozen=True, tag="apol"):
     refusal: str = ""
 
 
+class NewTopicKeys(_Content, frozen=True, tag="keys"):
+    """The topic keys from a configuration number on, for a PSP: it reads no reconfigurations."""
+
+    domain: str
+    id: str
+    number: int
+    #: sealed to the component alone
+    private: bytes
+
+
 SampleContent: TypeAlias = (
     JoinRequest
     | Configuration
@@ -406,6 +417,7 @@ SampleContent: TypeAlias = (
     | InformationReply
     | SpecifiedPolicy
     | PolicyApplied
+    | NewTopicKeys
 )
 #: which contents a type of topic can have
 CONTENTS: Final[Mapping[TopicKind, tuple[type[_Content], ...]]] = {
@@ -422,7 +434,7 @@ CONTENTS: Final[Mapping[TopicKind, tuple[type[_Content], ...]]] = {
     TopicKind.IREQ: (InformationRequest,),
     TopicKind.IREP: (InformationReply,),
     TopicKind.SPOL: (SpecifiedPolicy, Departure),
-    TopicKind.APOL: (PolicyApplied,),
+    TopicKind.APOL: (PolicyApplied, NewTopicKeys),
 }
 
 
@@ -461,7 +473,7 @@ def sample_key(sample: ComponentSample) -> str:
             return request_sample_key(sample.domain, sample.id, sample.number)
         case DecisionReply() | InformationReply():
             return reply_sample_key(content.domain, content.id, content.number, sample.id)
-        case Configuration() | PolicyApplied():
+        case Configuration() | PolicyApplied() | NewTopicKeys():
             return component_key(content.domain, content.id)
         case ReconfigurationPlan() | BaseTime() if sample.topic == "CONF_1":
             return PLANS_KEY

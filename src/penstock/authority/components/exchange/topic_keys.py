@@ -9,8 +9,8 @@ secret that the PAPs of the domain share, and from the key number: the configura
 gives a component the keys of its topics-list, sealed to a key that the component made for its request to join.
 
 When a component has lost its role, the PAPs change all keys by a reconfiguration, `rekey_within` seconds later at most.
-Until all have applied it, PAPs write under the keys before, and components keep those. PSPs read no reconfigurations:
-SPOL and APOL keep their keys.
+Until all have applied it, PAPs write under the keys before, and components keep those. PSPs read no reconfigurations: a
+PAP writes their new keys to APOL, for each PSP under its own key.
 
 JOIN is not sealed. On CONF, a configuration is sealed to its component alone, and the plans of PAPs to the PAPs.
 """
@@ -21,7 +21,6 @@ from typing import Final, NoReturn
 import msgspec
 
 from penstock.authority.components.exchange.samples import PolicyText
-from penstock.authority.components.exchange.topics import TopicKind
 from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, Aead, CipherAlgorithm, opened
 from penstock.crypto.hpke import SealingKey, seal_to
 from penstock.crypto.wrapping import expand
@@ -33,8 +32,7 @@ _MARK: Final = b"\xff\xff"
 _NUMBER: Final = 8
 _HEADER: Final = len(_MARK) + _NUMBER + NONCE_BYTES
 TOPIC_SECRET_BYTES: Final = 32
-#: topics whose keys do not change, because those who hold them read no reconfigurations
-_FIXED: Final = (f"{TopicKind.SPOL}_1", f"{TopicKind.APOL}_1")
+#: the number of the key of CONF, which only PAPs have and which does not change
 FIXED_NUMBER: Final = 0
 
 
@@ -95,7 +93,6 @@ class TopicKeys:
 
     def seal(self, topic: str, number: int, data: bytes, random: RandomBytes) -> bytes:
         """Seal a sample for a topic. Raises `RefusedError` (`component.key-missing`)."""
-        number = FIXED_NUMBER if topic in _FIXED else number
         cipher = self._cipher(topic, number)
         if cipher is None:
             raise _missing(topic, number)
@@ -163,12 +160,11 @@ class HeldTopicKeys(TopicKeys):
         """Return whether there are keys of a number."""
         return number in self._held
 
-    def write_under(self, number: int) -> None:
-        """Write under another number, and forget the keys from before the last one."""
-        for old in [one for one in self._held if FIXED_NUMBER < one < self.number]:
+    def settle(self, number: int) -> None:
+        """Take in that all write under a number: of earlier keys only the last ones stay, for samples on their way."""
+        for old in sorted(one for one in self._held if one < number)[:-1]:
             del self._held[old]
         self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[1] in self._held}
-        self.number = number
 
 
 class DerivedTopicKeys(TopicKeys):
@@ -191,8 +187,4 @@ class DerivedTopicKeys(TopicKeys):
     def keys_of(self, topics: Iterable[str], numbers: Iterable[int]) -> dict[int, dict[str, bytes]]:
         """Return the keys of these topics under each of the numbers, as a component gets them."""
         names = sorted(topics)
-        found = {
-            number: {topic: self.key(topic, number) for topic in names if topic not in _FIXED} for number in numbers
-        }
-        fixed = {topic: self.key(topic, FIXED_NUMBER) for topic in names if topic in _FIXED}
-        return found | ({FIXED_NUMBER: fixed} if fixed else {})
+        return {number: {topic: self.key(topic, number) for topic in names} for number in numbers}

@@ -35,6 +35,7 @@ from penstock.authority.components.exchange.samples import (
     Departure,
     InformationReply,
     JoinRequest,
+    NewTopicKeys,
     Reconfiguration,
     RequiredNames,
     SampleContent,
@@ -570,6 +571,9 @@ class Component:
         record, kind = found.record, found.instance.kind
         if isinstance(record, Reconfiguration | BaseTime | Withdrawal):
             await self._administer(timeline, record, found.time)
+        elif isinstance(record, NewTopicKeys):
+            if record.id == self.settings.id:
+                await self._take_keys(record.private, record.number)
         elif self.settings.kind is ComponentKind.PLP:
             await self.received(found)  # it logs what others may refuse
         elif kind in REQUESTS:
@@ -637,12 +641,14 @@ class Component:
                 # From before this component joined: only the ends of others' certificates matter.
                 self._replace(record)
             elif timeline.plan(record):
-                await self._take_keys(record)
+                await self._take_keys(record.private.get(self.settings.id))
                 if not self._reconfiguring:
                     self._reconfiguring = True
                     self._begin("reconfiguring", self._reconfigure())
         elif isinstance(record, BaseTime):
             timeline.base(record.number, record.time)
+            if self._keys is not None and self._keys.has(record.number):
+                self._keys.settle(record.number)
             await self._release()
         else:
             for component, ended in record.records.items():
@@ -651,12 +657,15 @@ class Component:
             if mine is not None and record.records.get(mine.id) == mine.record:
                 await self._lose("its role has ended")
 
-    async def _take_keys(self, record: Reconfiguration) -> None:
-        """Take the new topic keys of a reconfiguration, and look again at the samples that wait for them."""
-        private = record.private.get(self.settings.id)
+    async def _take_keys(self, private: bytes | None, number: int = FIXED_NUMBER) -> None:
+        """Take new topic keys, write under those of this number, and look again at the samples that wait for them."""
         if private is None or self._keys is None:
             return
-        self._keys.put(open_private(private, self._box, self.settings.domain, self.settings.id).keys)
+        found = open_private(private, self._box, self.settings.domain, self.settings.id).keys
+        self._keys.put(found)
+        if number > self._keys.number:
+            self._keys.number = number
+            self._keys.settle(min(found))
         waiting, self._unopened, self._unopened_bytes = self._unopened, [], 0
         for one in waiting:
             await self._hear(*one)
@@ -693,7 +702,7 @@ class Component:
         self._verifier.lifespan = after.lifespan
         self._replace(pending)
         if self._keys is not None and self._keys.has(pending.number):
-            self._keys.write_under(pending.number)
+            self._keys.number = pending.number
             for instance, names in list(self._standing.items()):
                 if instance in self._publishers:
                     await self.write(instance.kind, names, instance=instance.number)
