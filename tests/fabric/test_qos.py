@@ -225,6 +225,19 @@ def test_a_writer_is_gone_after_its_last_sample_was_taken() -> None:
     assert reader.due() is None
 
 
+def test_a_reader_that_did_not_run_hears_first_what_waits_for_it() -> None:
+    reader = SampleReader(Qos(lease=6.0), watching=True)
+    for number, writer in enumerate((b"a", b"b", b"c")):
+        reader.heard(writer, float(number))
+    assert len(reader.changed_writers(2.0)) == 3
+    # It looks much later than at 6: all get as long as until their next word.
+    assert reader.changed_writers(60.0) == []
+    assert reader.due() == 62.0
+    reader.heard(b"b", 60.1)
+    assert reader.changed_writers(62.0) == [(b"a", False), (b"c", False)]
+    assert reader.changed_writers(66.1) == [(b"b", False)]
+
+
 def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
     first = contend(None, b"a", 1, 0.0)
     assert contend(first, b"a", 1, 5.0).epoch == first.epoch

@@ -345,7 +345,12 @@ class SampleReader:
 
     def changed_writers(self, now: float) -> list[tuple[bytes, bool]]:
         """Return which writers came or are gone, as far as nothing that arrived before still waits."""
-        while self._writers and next(iter(self._writers.values())) + self.qos.lease <= now:
+        lease = self.qos.lease
+        if self._writers and next(iter(self._writers.values())) + lease * 4 / 3 < now:
+            # This process did not run, and what they said may wait for it: they get as long as until their next word.
+            for writer, heard in self._writers.items():
+                self._writers[writer] = max(heard, now - lease * 2 / 3)
+        while self._writers and next(iter(self._writers.values())) + lease <= now:
             self.lost(next(iter(self._writers)))
         changed = []
         taken = next(iter(self._waiting)) - 1 if self._waiting else self._arrivals

@@ -1,6 +1,6 @@
 """A component of `test_soak` as a process: `NAME ROLE URL FILE`. It writes what happens to FILE, as lines of JSON.
 
-It joins, joins again when it has lost its role, and leaves on SIGTERM. A PEP asks all the time.
+It joins, and leaves on SIGTERM. When it has lost its role, it joins again by itself. A PEP asks all the time.
 """
 
 import asyncio
@@ -40,23 +40,24 @@ async def rank(query: AttributeQuery) -> Mapping[str, object]:
 
 
 class SoakProcess:
-    """One component, again and again, until it is to leave."""
+    """One component until it is to leave."""
 
     def __init__(self, name: str, role: str, path: str) -> None:
         self.name, self.role = name, role
         self.lines = Path(path).open("a", buffering=1, encoding="utf-8")  # noqa: SIM115  # until the process ends
         self.random = random.Random(path)  # noqa: S311  # a choice of questions
-        self.over = asyncio.Event()
 
     def say(self, what: str, **fields: object) -> None:
         """Write a line."""
         self.lines.write(json.dumps({"what": what, "time": time.time(), **fields}) + "\n")
 
     def note(self, error: PenstockError) -> None:
-        """Record a report; a component without its role is over."""
-        self.say("note", code=error.code)
+        """Record a report: a component that has lost its role joins again by itself."""
+        self.say("note", code=error.code, more=error.fields.get("more", 0))
         if error.code == "component.role-lost":
-            self.over.set()
+            self.say("joining")
+        elif error.code == "component.rejoined":
+            self.say("joined")
 
     def component(self, fabric: Fabric) -> Component:
         """Return the component, which has not joined."""
@@ -75,25 +76,22 @@ class SoakProcess:
         return kinds.get(kind, Component)(fabric, key_of(self.name), settings, **named)
 
     async def run(self, url: str) -> None:
-        """Join until this task is cancelled."""
+        """Join, and work until this task is cancelled."""
         async with await NatsFabric.connect(url, prefix=PREFIX) as fabric:
-            while True:
-                self.over.clear()
-                component = self.component(fabric)
-                self.say("joining")
-                try:
-                    await component.join()
-                except PenstockError as error:
-                    self.say("refused", code=error.fields.get("reason", error.code))
-                    return
-                self.say("joined")
-                asking = waited_for(self.ask(component)) if isinstance(component, EnforcementComponent) else None
-                try:
-                    await self.over.wait()
-                finally:
-                    if asking is not None:
-                        asking.cancel()
-                    await component.leave()
+            component = self.component(fabric)
+            self.say("joining")
+            try:
+                await component.join()
+            except PenstockError as error:
+                self.say("refused", code=error.fields.get("reason", error.code))
+                return
+            self.say("joined")
+            try:
+                if isinstance(component, EnforcementComponent):
+                    await self.ask(component)
+                await asyncio.Event().wait()
+            finally:
+                await component.leave()
 
     async def ask(self, point: EnforcementComponent) -> None:
         """Ask all the time."""

@@ -18,6 +18,7 @@ from penstock.authority.components.exchange.certificates import (
 )
 from penstock.authority.components.exchange.samples import (
     CONTENTS,
+    SILENT,
     AppliedTime,
     AttributeQuery,
     BaseTime,
@@ -100,7 +101,7 @@ EXAMPLES: Final[tuple[tuple[str, SampleContent], ...]] = (
     ),
     ("RPEP_1", Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",), {"pep1": b"sealed"})),
     ("RPDP_3", BaseTime(2, 8.25)),
-    ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"})),
+    ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"}, {"pdp9": SILENT})),
     ("APEP_1", AppliedTime(2, 8.25)),
     ("SPOL_1", Departure()),
     ("QPDP_1", RequiredNames(("resource/owner",))),

@@ -654,6 +654,110 @@ async def test_who_applies_nothing_in_time_loses_its_role(w: World) -> None:
         assert pdp.configuration is None
         assert w.codes == ["component.not-applied", "component.role-lost"]
         assert await p.base_time(number) == begun + 1
+        # It joins again by itself when it can.
+        del pdp.prepare
+        await w.clock.advance(2)
+        await w.settle()
+        assert (pdp.number, [*p.registry.members]) == (2, ["pep1", "pdp1"])
+        assert w.codes[2:] == ["component.rejoined"]
+
+
+def denied(*_: object) -> Configuration:
+    raise RefusedError("role.denied", "no rule")
+
+
+@world
+async def test_who_was_starved_joins_again_by_itself(w: World) -> None:
+    levels = TopicLevels(lease=6)
+    async with w.pap(*NAMES, levels=levels) as p, w.component("pep1", "ER(1)") as pep:
+        # It is not heard for the lease.
+        for publisher in pep._publishers.values():
+            publisher.alive = asyncio.Event().wait
+        await w.clock.advance(7)
+        await w.settle()
+        assert (pep.configuration, [*p.registry.members]) == (None, [])
+        assert w.codes == ["component.silent", "component.role-lost"]
+        await w.clock.advance(1)
+        await w.settle()
+        assert (pep.number, [*p.registry.members]) == (1, ["pep1"])
+        assert w.codes[2:] == ["component.rejoined"]
+        await pep.write(TopicKind.DREQ, REQUEST)
+        for _ in range(10):
+            await w.clock.advance(2)
+        assert ([*p.registry.members], len(w.notes)) == (["pep1"], 3)
+        # Again so soon, it waits for longer. If the domain refuses it, that is the end.
+        p.registry._admit = denied
+        for publisher in pep._publishers.values():
+            publisher.alive = asyncio.Event().wait
+        await w.clock.advance(7)
+        await w.settle()
+        assert pep.configuration is None
+        w.notes.clear()
+        await w.clock.advance(1)
+        assert w.notes == []
+        await w.clock.advance(60)
+        await w.settle()
+        assert {*w.codes} == {"component.rejected"}
+
+
+@world
+async def test_who_has_crashed_is_no_member_after_the_lease(w: World) -> None:
+    async with w.pap(*NAMES, levels=TopicLevels(lease=6)) as p, w.component("pdp1", "DR(1)"):
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        for task in list(pep._tasks):
+            task.cancel()
+        for reader in pep._readers.values():
+            await reader.close()
+        await w.settle()
+        await w.clock.advance(5)
+        assert [*p.registry.members] == ["pdp1", "pep1"]
+        await w.clock.advance(2)
+        await w.settle()
+        assert ([*p.registry.members], w.codes[:1]) == (["pdp1"], ["component.silent"])
+        # Who leaves is not taken for crashed.
+        w.notes.clear()
+        async with w.component("pdp2", "DR(1)"):
+            await w.clock.advance(20)
+        await w.settle()
+        assert ([*p.registry.members], w.notes) == (["pdp1"], [])
+        await pep.close()
+
+
+@world
+async def test_whose_role_ended_otherwise_does_not_join_again(w: World) -> None:
+    async with w.pap(*NAMES, levels=TopicLevels(lease=6)) as p, w.component("pep1", "ER(1)") as pep:
+        await w.clock.advance(1)
+        # Another process has the same id and key: they do not drive out each other in turn.
+        async with w.component("pep1", "ER(1)") as other:
+            for _ in range(60):
+                await w.clock.advance(2)
+            assert (pep.configuration, other.number) == (None, 1)
+            assert w.codes == ["component.role-lost"]
+            await p.change_roles([SetFact("admitted", False, admitted("pep1", "ER(1)").arguments)])
+            for _ in range(60):
+                await w.clock.advance(2)
+            assert ({*w.codes}, [*p.registry.members]) == ({"component.role-lost"}, [])
+
+
+@world
+async def test_a_pap_that_was_starved_hears_first_what_was_said(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)") as pdp:
+        await p.reconfigure({"DR(1)": OTHER_PDP}, expected=w.clock.now() + 1)
+        await w.clock.advance(0.5)
+        # Its process stands still for a minute. The component has applied it meanwhile, but nobody has read that.
+        p._begin, begin = (lambda _name, work: work.close()), p._begin
+        write, pdp.write = pdp.write, None
+        w.clock._now += 60
+        pdp.write = write
+        await p._act()
+        assert [*p.registry.members] == ["pdp1"]
+        p._begin = begin
+        await w.clock.advance(2)
+        await w.settle()
+        assert ([*p.registry.members], pdp.number, p.registry.finished.keys()) == (["pdp1"], 2, {2})
+        assert {*w.codes} <= {"component.starved"}
+        assert "component.starved" in w.codes
 
 
 @world

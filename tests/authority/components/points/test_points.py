@@ -501,6 +501,30 @@ def test_a_crash_is_found_by_the_lease() -> None:
     run(scenario)
 
 
+def test_who_was_only_slow_is_read_again() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, DR=role("DR", policies=(LOOK,)), lease=3.0) as made:
+            pdp = await made.pdp()
+            pep = await made.pep()
+            (asking,) = [one for topic, one in pep._publishers.items() if topic.kind is TopicKind.QPEP]
+            alive, asking.alive = asking.alive, quiet_alive  # type: ignore[method-assign]  # it is slow
+            await made.clock.advance(4.0)
+            await settle()
+            assert pdp.dependencies.read == frozenset()
+            asking.alive = alive  # type: ignore[method-assign]  # and back
+            await made.clock.advance(1.0)
+            await settle()
+            assert pdp.dependencies.read == {("bank", "pep1")}
+            decision = await over(made.clock, pep.decide(question()))
+            assert (decision.effect, made.notes) == (AnswerEffect.PERMIT, [])
+
+    run(scenario)
+
+
+async def quiet_alive() -> None:
+    """Say nothing."""
+
+
 def test_names_of_a_hostile_component_meet_nothing_and_fail_nowhere() -> None:
     async def scenario() -> None:
         async with bank(*TRIO, DR=role("DR", policies=(LOOK,))) as made:

@@ -24,6 +24,8 @@ from penstock.authority.components.administration.registry import Administration
 from penstock.authority.components.exchange.certificates import administrator_certificate
 from penstock.authority.components.exchange.reports import CauseReports
 from penstock.authority.components.exchange.samples import (
+    NOT_APPLIED,
+    SILENT,
     WITHDRAWALS_KEY,
     AppliedTime,
     BaseTime,
@@ -43,6 +45,7 @@ from penstock.authority.components.exchange.topic_keys import FIXED_NUMBER
 from penstock.authority.components.exchange.topics import (
     REPLIES,
     REQUESTS,
+    WATCHED,
     ComponentKind,
     TopicInstance,
     TopicKind,
@@ -51,6 +54,7 @@ from penstock.authority.components.exchange.topics import (
     topic_name,
 )
 from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
+from penstock.authority.components.points.component import STARVED, starved
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.codec.sexp import canonical
 from penstock.crypto import Signer
@@ -58,9 +62,12 @@ from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
 from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.port import LEASE
+from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import in_background, report
 from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
 
+#: seconds between two looks at whether this process runs, while components have to apply something
+LOOK: Final = 1.0
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
 _SPOL: Final = TopicInstance(TopicKind.SPOL)
@@ -112,8 +119,12 @@ class AdministrationComponent:
         self._due: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        #: ends of sessions and of partners' credentials that this PAP makes known if it owns CONF
-        self._changes: list[RoleChange] = []
+        #: ends of sessions and of partners' credentials that this PAP makes known if it owns CONF, each with a reason
+        self._changes: list[tuple[RoleChange, str]] = []
+        #: which component writes as which writer of the fabric to its A* topic, and the record of its role
+        self._written_by: dict[tuple[TopicInstance, bytes], tuple[str, str]] = {}
+        #: when this PAP last ran, while components have to apply something
+        self._ran: float | None = None
 
     # ------------------------------------------------------------------------------------------------------------------
     # What an extension overrides.
@@ -186,7 +197,12 @@ class AdministrationComponent:
 
     async def _read(self, instance: TopicInstance, callback: Callback) -> None:
         name = topic_name(self.settings.domain, instance)
-        self._readers[name] = await self._fabric.subscribe(name, callback=partial(self._guarded, callback))
+        leased = instance.kind in WATCHED and self.settings.levels.lease != FOREVER
+        self._readers[name] = await self._fabric.subscribe(
+            name,
+            callback=partial(self._guarded, callback),
+            on_writer=partial(self._watch, instance) if leased else None,
+        )
 
     async def _guarded(self, callback: Callback, sample: Sample) -> None:
         """Handle a sample; one that fails must not end the component."""
@@ -301,13 +317,15 @@ class AdministrationComponent:
         data = self.registry.opened(str(instance), sample.data)
         found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
         record = found.record
+        if instance.kind in WATCHED:
+            self._written_by[instance, sample.writer] = found.writer.id, found.writer.record
         if isinstance(record, AppliedTime):
             if not record.time <= found.time:
                 message = f"`{found.writer.id}` says that it will apply reconfiguration {record.number} later"
                 raise RefusedError("component.apply-time", message, component=found.writer.id)
             self.registry.applied(found.writer.id, record.number, record.time)
         elif isinstance(record, Departure):
-            self._changes.append(EndSession(found.writer.record))
+            self._changes.append((EndSession(found.writer.record), ""))
         elif isinstance(record, SpecifiedPolicy):
             await self.policy_specified(found)
             return
@@ -317,8 +335,34 @@ class AdministrationComponent:
         found = self._partners[partner].verify(sample.data, _CONF, sample.key, sample.writer, self.now())
         if isinstance(found.record, Withdrawal):
             for record in found.record.records.values():
-                self._changes += self.registry.partner_ended(partner, record)
+                self._changes += [(one, "") for one in self.registry.partner_ended(partner, record)]
             await self._act()
+
+    def _watch(self, instance: TopicInstance, source: bytes, there: bool) -> None:
+        """End the role of a component whose lease has run out, unless it comes back before that is known."""
+        if there:
+            _, record = self._written_by.get((instance, source), ("", ""))
+            self._changes = [one for one in self._changes if one != (EndSession(record), SILENT)]
+            return
+        component, record = self._written_by.pop((instance, source), ("", ""))
+        member = self.registry.members.get(component)
+        if (
+            member is None
+            or member.certificate.record != record
+            or instance not in member.certificate.topics.write
+            or any(change == EndSession(record) for change, _ in self._changes)
+        ):
+            return  # it has left, or writes another topic now
+        self._note(
+            RefusedError(
+                SILENT,
+                f"`{component}` has not been heard for {self.settings.levels.lease:g} s and loses its role",
+                hint="it joins again by itself if it still runs",
+                component=component,
+            )
+        )
+        self._changes.append((EndSession(record), SILENT))
+        self._begin(f"{component} is silent", self._act())
 
     def _refuse(self, error: PenstockError) -> None:
         self.counts[error.code] += 1
@@ -346,7 +390,8 @@ class AdministrationComponent:
 
     def _has_work(self) -> bool:
         registry = self.registry
-        self._changes = [change for change in self._changes if registry.can_end(change)]  # not done by another PAP
+        self._excuse()
+        self._changes = [one for one in self._changes if registry.can_end(one[0])]  # not done by another PAP
         return bool(
             registry.waiting
             or self._changes
@@ -362,18 +407,20 @@ class AdministrationComponent:
         for component in registry.overdue(self.now()):
             self._note(
                 RefusedError(
-                    "component.not-applied",
+                    NOT_APPLIED,
                     f"`{component}` has not applied a reconfiguration in time and loses its role",
-                    hint="the component must join again",
+                    hint="it joins again by itself if it still runs",
                     component=component,
                 )
             )
-            self._changes.append(EndSession(registry.members[component].certificate.record))
+            self._changes.append((EndSession(registry.members[component].certificate.record), NOT_APPLIED))
         while self._changes:
-            change = self._changes[0]
+            change, reason = self._changes[0]
             if registry.can_end(change):
-                await self._commit(ReconfigurationPlan(role_changes=_written((change,)), reason=type(change).__name__))
-            self._changes.remove(change)
+                await self._commit(
+                    ReconfigurationPlan(role_changes=_written((change,)), reason=reason or type(change).__name__)
+                )
+            self._changes = [one for one in self._changes if one[0] != change]
         # Newcomers.
         for join in list(registry.waiting.values()):
             try:
@@ -401,7 +448,7 @@ class AdministrationComponent:
             await self._commit(ReconfigurationPlan(number, time, reason="new topic keys", rekey=True))
             await self._announce(number)
         if registry.endings:
-            ended = Withdrawal(dict(registry.endings))
+            ended = Withdrawal(dict(registry.endings), dict(registry.missed))
             await self._commit(ended)
             for instance in registry.reconfiguration_topics():
                 await self._write(instance, ended)
@@ -508,9 +555,27 @@ class AdministrationComponent:
         self._due = due
         self._timer = None if due is None else in_background(f"{self.settings.id}: timer", self._sleep_until(due))
 
+    def _excuse(self) -> bool:
+        """Return whether components have to apply something, and count the seconds in which this process did not run.
+
+        These are counted only as long as `_sleep_until` looks often.
+        """
+        now = self.now()
+        if not any(progress.waiting for progress in self.registry.progress.values()):
+            self._ran, self.registry.excused = None, 0.0
+            return False
+        if self._ran is not None:
+            if now - self._ran > LOOK + STARVED:
+                self.registry.excused += now - self._ran
+                self._note(starved(self.settings.id, now - self._ran))
+            self._ran = now
+        return True
+
     async def _sleep_until(self, due: float) -> None:
+        self._ran = self.now() if self._ran is None else self._ran
         while self.now() <= due:
-            await self._clock.sleep(due - self.now() + 1 / MICROSECONDS)
+            often, left = self._excuse(), due - self.now() + 1 / MICROSECONDS
+            await self._clock.sleep(min(left, LOOK) if often else left)
         # Not in this task: what is done can make something else due, which replaces the timer.
         self._due, self._timer = None, None
         self.registry.pass_time(self.now())

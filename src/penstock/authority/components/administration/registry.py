@@ -19,6 +19,7 @@ from penstock.authority.components.exchange.certificates import (
     read_component_certificate,
 )
 from penstock.authority.components.exchange.samples import (
+    MISSED,
     ComponentSample,
     Configuration,
     JoinRequest,
@@ -169,6 +170,10 @@ class DomainRegistry:
         self.finished: dict[int, float] = {}
         #: roles that have ended and whose end was not announced: by component, the record
         self.endings: dict[str, str] = {}
+        #: the components among them that a PAP missed, and the code: they can join again
+        self.missed: dict[str, str] = {}
+        #: seconds in which this PAP did not run, and apply times may have waited for it unread
+        self.excused = 0.0
         #: the source of topic keys, and the numbers of keys that components may still write under, in order
         self.keys = DerivedTopicKeys(settings.domain, settings.topic_secret) if settings.topic_secret else None
         self.key_numbers = [self.number]
@@ -369,7 +374,7 @@ class DomainRegistry:
             certificate = read_component_certificate(content.certificate)
             self.members[content.id] = JoinedComponent(certificate, content.box_key)
             return
-        self._change(content.role_changes)
+        self._change(content.role_changes, content.reason)
         if content.number:
             self._reconfigure(content)
 
@@ -378,6 +383,7 @@ class DomainRegistry:
         for component, record in records.items():
             if self.endings.get(component) == record:
                 del self.endings[component]
+                self.missed.pop(component, None)
 
     def can_end(self, change: RoleChange) -> bool:
         """Return whether a session, or a credential of another domain, that a change ends is still there."""
@@ -395,11 +401,11 @@ class DomainRegistry:
         self._now = max(self._now, now)
         self._collect(self.engine.advance(datetime.fromtimestamp(now, UTC)))
 
-    def _change(self, changes: Iterable[bytes]) -> None:
+    def _change(self, changes: Iterable[bytes], reason: str = "") -> None:
         for change in changes:
-            self._collect(self.engine.apply(change_from_sexp(parse_canonical(change))))
+            self._collect(self.engine.apply(change_from_sexp(parse_canonical(change))), reason)
 
-    def _collect(self, outcome: RoleOutcome) -> None:
+    def _collect(self, outcome: RoleOutcome, reason: str = "") -> None:
         for one in outcome.ended:
             session = one.record.session
             component = session.rpartition(".")[0]
@@ -407,6 +413,9 @@ class DomainRegistry:
             if member is not None and member.certificate.record == session:
                 del self.members[component]
                 self.endings[component] = session
+                self.missed.pop(component, None)
+                if reason in MISSED:
+                    self.missed[component] = reason
                 if self.keys is not None:
                     self._ended[component] = session
                     self._ended_at = self._now if self._ended_at is None else self._ended_at
@@ -522,14 +531,15 @@ class DomainRegistry:
             {
                 component
                 for progress in self.progress.values()
-                if now > progress.plan.expected + self.settings.patience
+                if now > progress.plan.expected + self.settings.patience + self.excused
                 for component in progress.waiting
             }
         )
 
     def due(self) -> float | None:
         """Return when something happens without a sample: a role ends, or the patience with a component."""
-        times = [one.plan.expected + self.settings.patience for one in self.progress.values() if one.waiting]
+        patience = self.settings.patience + self.excused
+        times = [one.plan.expected + patience for one in self.progress.values() if one.waiting]
         if self.engine.next_due is not None:
             times.append(self.engine.next_due.timestamp())
         if self._ended_at is not None:

@@ -239,10 +239,21 @@ class BaseTime(_Content, frozen=True, tag="base"):
     time: float
 
 
+#: why PAPs end the role of a component that they miss: it has not applied a reconfiguration, or its lease has run out
+NOT_APPLIED: Final = "component.not-applied"
+SILENT: Final = "component.silent"
+MISSED: Final = frozenset({NOT_APPLIED, SILENT})
+
+
 class Withdrawal(_Content, frozen=True, tag="withdrawal"):
-    """Roles that have ended: by component, the record of its role. Their certificates end immediately."""
+    """Roles that have ended: by component, the record of its role. Their certificates end immediately.
+
+    `missed` has the codes of those that a PAP ended because it missed a component: it can join again.
+    """
 
     records: dict[str, str]
+    #: by component: `component.not-applied` or `component.silent`
+    missed: dict[str, str] = {}
 
 
 class AppliedTime(_Content, frozen=True, tag="applied"):

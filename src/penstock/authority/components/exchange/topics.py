@@ -115,8 +115,9 @@ TOPICS: Final[Mapping[TopicKind, TopicType]] = {
 JOINING_TOPICS: Final = frozenset({TopicKind.JOIN, TopicKind.CONF})
 REQUESTS: Final = frozenset({TopicKind.DREQ, TopicKind.IREQ})
 REPLIES: Final = frozenset({TopicKind.DREP, TopicKind.IREP})
-#: topics whose readers learn that a writer is gone
+#: topics whose readers learn that a writer is gone: repliers of those that ask, and PAPs of all
 LEASED: Final = frozenset({TopicKind.QPEP, TopicKind.QPDP})
+WATCHED: Final = LEASED | {TopicKind.APEP, TopicKind.APDP, TopicKind.APIP, TopicKind.APLP}
 #: topics that keep all samples until the owner of CONF discards what nobody needs any more
 COMPACTED: Final = frozenset(TopicKind) - REQUESTS - REPLIES - LEASED - {TopicKind.SPOL, TopicKind.APOL}
 _DECIDING: Final = REQUESTS | REPLIES
@@ -144,8 +145,8 @@ _APPLIED: Final = {kind: TopicKind(f"A{kind}") for kind in _RECONFIGURED}
 class TopicLevels:
     """The values that a domain chooses for Table 3: three latency budgets, three priorities, and LS, in seconds.
 
-    `lease` is ours: after so many seconds without a word of a PEP or PDP, others know that it has crashed. Without one
-    nobody says that it is alive, and nobody learns of a crash.
+    `lease` is ours: after so many seconds without a word of a component, others know that it has crashed, and its role
+    ends. Without one nobody says that it is alive, and nobody learns of a crash.
 
     Raises `MalformedError` (`component.levels`) unless LB3 > LB2 > LB1 >= 0, TP1 > TP2 > TP3, and LS > 0.
     """
@@ -198,7 +199,7 @@ def qos_of(kind: TopicKind, levels: TopicLevels) -> Qos:
         lifespan=levels.lifespan if deciding else FOREVER,
         latency_budget=budget,
         priority=priority,
-        lease=levels.lease if kind in LEASED else FOREVER,
+        lease=levels.lease if kind in WATCHED else FOREVER,
     )
 
 

@@ -162,6 +162,11 @@ class SampleVerifier:
         """End a role of a component, which others learned at a time."""
         self._ended.setdefault(component, {}).setdefault(record, time)
 
+    def begin_again(self) -> None:
+        """Expect what topics keep once more: they are read from the start."""
+        for writer in self._writers.values():
+            writer.last.clear()
+
     def ended(self) -> Iterator[dict[str, str]]:
         """Yield the roles that have ended: records by component, not too many at a time."""
         left = [(component, record) for component, records in self._ended.items() for record in records]

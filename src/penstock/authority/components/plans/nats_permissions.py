@@ -21,10 +21,10 @@ from typing import Final
 from penstock.authority.components.exchange.samples import WITHDRAWALS_KEY
 from penstock.authority.components.exchange.topics import (
     COMPACTED,
-    LEASED,
     REPLIES,
     REQUESTS,
     TOPICS,
+    WATCHED,
     ComponentKind,
     TopicInstance,
     TopicKind,
@@ -94,7 +94,7 @@ class _Subjects:
         """Allow to write a topic: under one key, or under all, and to one named instance, or to those of a wildcard."""
         topic = topic_name(self.domain, instance)
         self.publish.add(self.names.subject(topic, key, named))
-        if instance.kind in LEASED and self.levels.lease != FOREVER:
+        if instance.kind in WATCHED and self.levels.lease != FOREVER:
             self.publish.add(self.names.alive(topic))
 
     def read(self, instance: TopicInstance, filter_: str = "", *, domain: str = "", named: bool = False) -> None:
@@ -106,7 +106,7 @@ class _Subjects:
             self.call(f"CONSUMER.{verb}.{stream}.*")
         if not qos_of(instance.kind, self.levels).durable:
             self.publish |= {f"$JS.ACK.{stream}.>", f"$JS.ACK.*.*.{stream}.>"}  # without and with a JetStream domain
-        if instance.kind in LEASED and self.levels.lease != FOREVER:
+        if instance.kind in WATCHED and self.levels.lease != FOREVER:
             self.subscribe.add(self.names.alive(topic))
 
 

@@ -27,6 +27,8 @@ import msgspec
 from penstock.authority.components.exchange.certificates import ComponentCertificate
 from penstock.authority.components.exchange.reports import CauseReports
 from penstock.authority.components.exchange.samples import (
+    NOT_APPLIED,
+    SILENT,
     AppliedTime,
     BaseTime,
     ComponentSample,
@@ -49,6 +51,7 @@ from penstock.authority.components.exchange.topics import (
     LEASED,
     REPLIES,
     REQUESTS,
+    WATCHED,
     ComponentKind,
     TopicInstance,
     TopicKind,
@@ -66,7 +69,7 @@ from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.limits import POINT_SKEW
 from penstock.crypto import Signer
 from penstock.crypto.hpke import SealingKey
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric import (
     Clock,
     Fabric,
@@ -84,6 +87,11 @@ from penstock.model.principals import Principal
 
 #: seconds after which a request to join that waits is reported, again and again
 JOIN_WAITS: Final = 10.0
+#: seconds later than it should that a process runs, if it is starved
+STARVED: Final = 2.0
+#: seconds before a component joins again that has lost its role again so soon: the first pause doubles
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
 #: components that one component replies to at a time, without opening a writer again
 REPLIED_TO: Final = 10_000
 #: requests that wait for a reconfiguration, and those of one writer
@@ -92,6 +100,11 @@ HELD_OF_ONE: Final = 5_000
 #: bytes of samples that wait for topic keys. Anybody can write what looks like one
 HELD_BYTES: Final = 16 << 20
 _BETWEEN_TWO: Final = REQUESTS | REPLIES
+#: what a component says whose role a PAP has ended because it missed it, and that it joins again
+_MISSED: Final = {
+    NOT_APPLIED: ("it has not applied a reconfiguration in time", True),
+    SILENT: ("its lease has run out", True),
+}
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
 
@@ -169,8 +182,12 @@ class Component:
         self._last_number = 0
         #: requests of this component by number: when they were sent
         self._sent: OrderedDict[int, float] = OrderedDict()
-        #: which component writes as which writer of the fabric, on topics with a lease
-        self._written_by: dict[tuple[TopicInstance, bytes], str] = {}
+        #: what was last read of each writer of the fabric, on topics with a lease, and of those that have gone
+        self._last_of: dict[tuple[TopicInstance, bytes], VerifiedSample] = {}
+        self._gone: OrderedDict[tuple[TopicInstance, bytes], VerifiedSample] = OrderedDict()
+        #: when it last joined, and how long it waits before it joins again
+        self._joined_time = 0.0
+        self._pause = 0.0
         self._held: list[VerifiedSample] = []
         self._held_of: Counter[str] = Counter()
         self._applied = asyncio.Event()
@@ -196,11 +213,14 @@ class Component:
     async def departed(self, component: str) -> None:
         """Handle that another component has crashed or closed: a writer of QPEP or QPDP, if these have a lease."""
 
+    async def returned(self, sample: VerifiedSample) -> None:
+        """Handle that such a component is back, which last wrote this: it was only slow, or this component was."""
+
     async def leaving(self) -> None:
         """Say goodbye before the topics are closed."""
 
     async def lost(self, error: PenstockError) -> None:
-        """Handle the loss of the role. All topics are closed."""
+        """Handle the loss of the role. All topics are closed. If a PAP missed the component, it joins again then."""
 
     def keys_of(self, instance: TopicInstance) -> Collection[KeyChoice] | None:
         """Return the content filter of a topic: the keys to read, or None for all."""
@@ -262,6 +282,7 @@ class Component:
         if self._timeline is not None:
             raise RefusedError("component.joined", f"component `{self.settings.id}` has joined already")
         self._keys = None
+        self._verifier.begin_again()
         configuration = await self._request_configuration()
         if configuration.refusal:
             raise RefusedError(
@@ -274,13 +295,16 @@ class Component:
         self._certificate = self._certificate_in(configuration)
         configuration = self._open_configuration(configuration)
         self._timeline = ConfigurationTimeline(configuration, self._certificate.role_name)
-        self._joined_at = configuration.number
+        self._joined_at, self._joined_time = configuration.number, self.now()
         self._verifier.lifespan = configuration.lifespan
         try:
             await self._open(self._certificate.topics, configuration.levels)
             await self.prepare(configuration)
             await self.configured(configuration)
-            if configuration.lease and any(instance.kind in LEASED for instance in self._publishers):
+            if configuration.lease:
+                kind = applied_topic(self.settings.kind)
+                if kind is not None:  # PAPs learn which writer of the fabric this component is
+                    await self.write(kind, AppliedTime(configuration.number, self.now()))
                 self._begin("saying that it is alive", self._stay_alive(configuration.lease / 3))
         except BaseException:
             await self.close()
@@ -318,7 +342,7 @@ class Component:
         ):
             await publisher.publish(sample_bytes(asked, b"", self._key), key=sample_key(asked))
             while not answer.done():
-                timer = waited_for(self._clock.sleep(JOIN_WAITS))
+                timer = waited_for(self._sleep(JOIN_WAITS))
                 await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
                 timer.cancel()
                 if not answer.done():
@@ -383,18 +407,41 @@ class Component:
 
     async def _stay_alive(self, period: float) -> None:
         while self._timeline is not None:
-            await self._clock.sleep(period)
+            await self._sleep(period)
             for instance, publisher in list(self._publishers.items()):
-                if instance.kind in LEASED:
+                if instance.kind in WATCHED:
                     try:
                         await publisher.alive()
                     except PenstockError as error:
                         self._note(error)
 
     def _watch(self, instance: TopicInstance, source: bytes, there: bool) -> None:
-        component = None if there else self._written_by.pop((instance, source), None)
-        if component is not None:
-            self._begin(f"{component} is gone", self.departed(component))
+        which = instance, source
+        last = (self._gone if there else self._last_of).pop(which, None)
+        if last is None:
+            return
+        if not there:
+            self._gone[which] = last
+            if len(self._gone) > REPLIED_TO:
+                self._gone.popitem(last=False)
+            self._begin(f"{last.writer.id} is gone", self.departed(last.writer.id))
+            return
+        self._last_of[which] = last
+        self._begin(f"{last.writer.id} is back", self._welcome(last))
+
+    async def _welcome(self, last: VerifiedSample) -> None:
+        try:
+            self._verifier.check(last)
+            await self.returned(last)
+        except PenstockError as error:
+            self._refuse(error)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, and report if this process was kept from running for much longer."""
+        due = self.now() + seconds
+        await self._clock.sleep(seconds)
+        if self.now() - due > STARVED:
+            self._note(starved(self.settings.id, self.now() - due))
 
     async def reread(self, kind: TopicKind) -> None:
         """Read what `requesters_of` says now of all topics of a kind, and lose nothing that has arrived.
@@ -437,7 +484,8 @@ class Component:
         self._repliers.clear()
         self._readers, self._publishers, self._held, self._held_of = {}, {}, [], Counter()
         self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
-        self._overlaps = {}
+        self._overlaps, self._last_of = {}, {}
+        self._gone.clear()
         self._note.close()
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -526,7 +574,7 @@ class Component:
                 if overlap.until < self.now():
                     del self._overlaps[instance]
             if instance.kind in LEASED:
-                self._written_by[instance, sample.writer] = found.writer.id
+                self._last_of[instance, sample.writer] = found
             await self._handle(found)
         except PenstockError as error:
             if error.code == "component.key-missing" and self._hold(
@@ -655,7 +703,7 @@ class Component:
                 self._verifier.end(component, ended, time)
             mine = self._certificate
             if mine is not None and record.records.get(mine.id) == mine.record:
-                await self._lose("its role has ended")
+                await self._lose(*_MISSED.get(record.missed.get(mine.id, ""), ("its role has ended", False)))
 
     async def _take_keys(self, private: bytes | None, number: int = FIXED_NUMBER) -> None:
         """Take new topic keys, write under those of this number, and look again at the samples that wait for them."""
@@ -684,7 +732,7 @@ class Component:
                     await self.prepare(after)
                     await self._open(certificate.topics, after.levels)
                 while self.now() < pending.expected:
-                    await self._clock.sleep(pending.expected - self.now())
+                    await self._sleep(pending.expected - self.now())
                 if self.settings.id in pending.withdrawn and self.settings.id not in pending.certificates:
                     await self._lose("a reconfiguration has taken its role")
                     return
@@ -737,18 +785,51 @@ class Component:
         for instance in self._readers.keys() - {one for topics in kept for one in topics.read}:
             await self._readers.pop(instance).close()
 
-    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = in_background(f"{self.settings.id}: {name}", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _lose(self, why: str) -> None:
+    async def _lose(self, why: str, again: bool = False) -> None:
         error = RefusedError(
             "component.role-lost",
             f"component `{self.settings.id}` has left domain `{self.settings.domain}`: {why}",
-            hint="join again",
+            hint="it joins again by itself" if again else "ask an administrator of the domain",
             component=self.settings.id,
         )
         await self.close()
         self._refuse(error)
         await self.lost(error)
+        if again:
+            self._begin("joining again", self._join_again())
+
+    async def _join_again(self) -> None:
+        """Join again, not more often than every pause, until the domain refuses it."""
+        while True:
+            soon = self.now() < self._joined_time + LONGEST_PAUSE
+            self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self._pause)) if soon else 0.0
+            if self._pause:
+                await self._sleep(self._pause)
+            try:
+                await self.join()
+            except PenstockError as error:
+                self._refuse(error)
+                if error.code == "component.rejected":
+                    return
+                self._joined_time = self.now()
+                continue
+            message = f"component `{self.settings.id}` has joined domain `{self.settings.domain}` again"
+            self._note(RefusedError("component.rejoined", message, component=self.settings.id))
+            return
+
+
+def starved(component: str, seconds: float) -> FailedError:
+    """Return the report that the process of a component was kept from running."""
+    return FailedError(
+        "component.starved",
+        f"the process of component `{component}` was kept from running",
+        hint="let fewer processes run on its machine: others may take it for crashed",
+        component=component,
+        seconds=round(seconds, 1),
+    )

@@ -57,7 +57,7 @@ class InformationComponent(ReplyingComponent):
             note=note,
         )
         self._sources = tuple(sources)
-        self._answering = 0
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def provide(self, sources: Sequence[AttributeSource]) -> None:
         """Answer from other sources from now on, and read the requests for their attributes. Closes no source."""
@@ -67,9 +67,9 @@ class InformationComponent(ReplyingComponent):
     # ------------------------------------------------------------------------------------------------------------------
     # What the layer calls.
 
-    async def close(self) -> None:
-        """Close all topics, and the sources."""
-        await super().close()
+    async def leave(self) -> None:
+        """Leave the domain, and close the sources."""
+        await super().leave()
         for source in self._sources:
             await source.close()
 
@@ -79,10 +79,11 @@ class InformationComponent(ReplyingComponent):
             case RequiredNames(names):
                 await self.required(sample.writer.id, frozenset(names))
             case InformationRequest(queries):
-                if self._answering >= PIP_REQUESTS:
+                if len(self._answering) >= PIP_REQUESTS:
                     raise LimitError("pip.limit", f"{PIP_REQUESTS} requests for information wait for their sources")
-                self._answering += 1
-                self._begin("answering for attributes", self._answer(sample, queries))
+                task = self._begin("answering for attributes", self._answer(sample, queries))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
 
     # ------------------------------------------------------------------------------------------------------------------
     # Answers.
@@ -98,8 +99,6 @@ class InformationComponent(ReplyingComponent):
                 await self.write(TopicKind.IREP, reply, under=request)
         except PenstockError as error:
             self._refuse(error)
-        finally:
-            self._answering -= 1
 
     async def _fields_of(
         self, queries: Sequence[AttributeQuery], configuration: Configuration

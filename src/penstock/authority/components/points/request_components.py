@@ -104,6 +104,10 @@ class ReplyingComponent(Component):
         """Forget what a component requires that has crashed."""
         await self.required(component, frozenset())
 
+    async def returned(self, sample: VerifiedSample) -> None:
+        """Take again what a component requires that is back."""
+        await self.received(sample)
+
     def depend(self, change: FilterChange) -> None:
         """Read the requests of other components from now on."""
         if (change.read or change.drop) and not self._rereading:
