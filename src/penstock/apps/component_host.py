@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 import importlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
@@ -85,13 +86,10 @@ async def plan_fabric(loaded: LoadedPlan) -> AsyncIterator[Fabric]:
     Raises `MalformedError` with the codes of plans, and as `NatsFabric.connect`.
     """
     table = dict(loaded.plan.fabric)
-    PLAN_FILE.known("`fabric`", table, ("nats", "dds", "keep"))
+    PLAN_FILE.known("`fabric`", table, ("nats", "joining", "dds", "keep"))
     if "nats" in table:
-        named = NamedFiles(loaded.folder, PLAN_NAMING)
-        login = nats_login(read_nats(PLAN_FILE, PLAN_FILE.table("fabric.nats", table["nats"])), named)
-        if login is not None:
-            async with await open_fabric(login) as fabric:
-                yield fabric
+        async with _nats_fabric(loaded, PLAN_FILE.table("fabric.nats", table["nats"])) as fabric:
+            yield fabric
         return
     if "dds" in table:
         async with await open_fabric(PLAN_FILE.text("fabric.dds", table["dds"])) as fabric:
@@ -100,6 +98,22 @@ async def plan_fabric(loaded: LoadedPlan) -> AsyncIterator[Fabric]:
     keep = loaded.folder / PLAN_FILE.text("fabric.keep", table["keep"]) if "keep" in table else Path(":memory:")
     async with EmbeddedFabric(keeper=FileKeeper(keep)) as embedded:
         yield embedded
+
+
+@asynccontextmanager
+async def _nats_fabric(loaded: LoadedPlan, table: Mapping[str, object]) -> AsyncIterator[Fabric]:
+    login = nats_login(read_nats(PLAN_FILE, table), NamedFiles(loaded.folder, PLAN_NAMING))
+    if login is not None:
+        async with await open_fabric(login) as fabric:
+            yield fabric
+
+
+def _joining(loaded: LoadedPlan) -> Callable[[], AbstractAsyncContextManager[Fabric]] | None:
+    """Return what opens the fabric to join: `joining` has what differs from `nats`, such as the login."""
+    if "joining" not in loaded.plan.fabric:
+        return None
+    tables = (PLAN_FILE.table(f"fabric.{key}", loaded.plan.fabric.get(key, {})) for key in ("nats", "joining"))
+    return partial(_nats_fabric, loaded, {key: value for table in tables for key, value in table.items()})
 
 
 def is_shared(loaded: LoadedPlan) -> bool:
@@ -223,6 +237,7 @@ def make_component(loaded: LoadedPlan, one: ComponentPlan, fabric: Fabric, key: 
         administrators=frozenset(loaded.administrators),
         certificates=tuple(read_file(str(loaded.folder / file)) for file in one.certificates),
         levels=loaded.plan.levels,
+        joining=_joining(loaded),
     )
     match one.kind:
         case ComponentKind.PEP:

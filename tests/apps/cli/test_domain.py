@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import nkeys  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from tests.apps.conftest import Shell
 from tests.apps.ebank_kit import WITHDRAW, amount, audited, set_up
@@ -18,7 +21,7 @@ from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
 from penstock.apps.cli.shared.component_process import component_keys
-from penstock.apps.component_host import AnyComponent, ComponentHost, make_component, role_configurations
+from penstock.apps.component_host import AnyComponent, ComponentHost, make_component, plan_fabric, role_configurations
 from penstock.authority.components.exchange.samples import Configuration
 from penstock.authority.components.information.combining import CombinedInformation, TimedValue
 from penstock.authority.components.plans.domain_plan import load_domain_plan
@@ -66,13 +69,18 @@ def test_problems_are_shown_with_what_to_do(penstock: Shell, bank: Path) -> None
 def test_permissions_of_a_nats_server_are_generated(penstock: Shell, bank: Path) -> None:
     files = ("bank/bank.toml", "partner/desk-at-bank.toml")
     data = penstock.ok("domain", "nats-permissions", *files, "-o", "json").json
-    users = {one["component"]: one for one in data["users"]}
+    users = {one["component"]: one for one in data["users"] if not one["joining"]}
+    joining = {one["component"]: one for one in data["users"] if one["joining"]}
+    assert joining.keys() == users.keys() - {"pap-1", "pap-2"}
+    assert joining["atm"]["inbox"] == "_INBOX.joining.bank-atm"
+    assert not any("JOIN" in one or "CONF" in one for one in users["atm"]["publish"])
     assert users["atm"]["inbox"] == "_INBOX.bank-atm"
     assert "penstock.i.bank-DREQ_1.atm.*" in users["atm"]["publish"]
     assert "penstock.i.bank-DREQ_2.desk-at-bank.*" in users["desk-at-bank"]["publish"]
     assert "$JS.API.STREAM.CREATE.penstock-partner-CONF_1" in users["pap-1"]["publish"]
     out = penstock.ok("domain", "nats-permissions", *files).out
     assert all(f"{{nkey: NKEY_OF_{name}, permissions: {{" in out for name in users)
+    assert all(f"{{nkey: NKEY_OF_{name}_JOINING, permissions: {{" in out for name in joining)
     ran = penstock("domain", "nats-permissions", "bank/bank.toml", "partner/partner.toml")
     assert ran.code == "plan.value"
 
@@ -316,8 +324,8 @@ def test_an_older_mapping_is_not_applied_again(penstock: Shell, bank: Path) -> N
     assert made() == "foreign.review"
 
 
-def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path) -> None:
-    """A PSP specifies a policy in Cedar when it joins, and the decision points of its rule decide by it."""
+def add_lender(penstock: Shell, bank: Path) -> None:
+    """Add a PSP, which specifies a policy in Cedar when it joins."""
     plan = bank / "bank.toml"
     role = (
         '[roles."SR(1)"]\nkind = "PSP"\nwrite = ["SPOL_1"]\nread = ["APOL_1"]\n'
@@ -334,10 +342,58 @@ def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path)
     (bank / "bank.roles").write_text((bank / "bank.roles").read_text() + roles)
     (bank / "loans.cedar").write_text('permit(principal is customer, action == Action::"read", resource is loan);\n')
     penstock.ok("domain", "new-keys", "bank/bank.toml")
+
+
+def test_others_specify_policies_in_other_languages(penstock: Shell, bank: Path) -> None:
+    """The decision points of a PSP's rule decide by what it specifies."""
+    add_lender(penstock, bank)
     loan = ("--subject", "customer:alice", "--action", "read", "--resource", "loan:7")
     ran = penstock("component", "ask", "bank/bank.toml", "atm", *loan, "--timeout", "60s")
     assert (ran.status, ran.err) == (0, "")
     assert "bank-2" in ran.out  # the identity that the PAP has given it
+
+
+def test_a_domain_works_under_generated_permissions(penstock: Shell, bank: Path, tmp_path: Path) -> None:
+    """Each component of the bank has its own users at the server, which let it join and use its topics alone."""
+    add_lender(penstock, bank)
+    config = penstock.ok("domain", "nats-permissions", "bank/bank.toml").out
+    users = penstock.ok("domain", "nats-permissions", "bank/bank.toml", "-o", "json").json["users"]
+    logins: dict[tuple[str, bool], dict[str, str]] = {}
+    for one in users:
+        name = f"{one['component']}{'_JOINING' if one['joining'] else ''}"
+        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+        (tmp_path / name).write_bytes(seed)
+        config = config.replace(f"NKEY_OF_{name},", f"{nkeys.from_seed(bytearray(seed)).public_key.decode()},")
+        logins[one["component"], one["joining"]] = {"nkey": str(tmp_path / name), "inbox": one["inbox"]}
+
+    async def test(url: str) -> None:
+        loaded, codes = load_domain_plan("bank/bank.toml"), set[str]()
+        keys = component_keys(loaded, ("pap-1", "atm", "pdp-1", "accounts", "cautions", "log", "lender"), None)
+        async with asyncio.timeout(60), AsyncExitStack() as stack:
+
+            async def start(id_: str) -> AnyComponent:
+                joining = {"joining": logins[id_, True]} if (id_, True) in logins else {}
+                fabric = {"nats": {"servers": [url], **logins[id_, False]}, **joining}
+                own = replace(loaded, plan=replace(loaded.plan, fabric=fabric))
+                opened = await stack.enter_async_context(plan_fabric(own))
+                host = ComponentHost(own, opened, {id_: keys[id_]}, lambda _id, error: codes.add(error.code))
+                return (await stack.enter_async_context(host)).components[id_]
+
+            await start("pap-1")
+            atm, *_ = await asyncio.gather(*map(start, list(keys)[1:]))
+            assert isinstance(atm, EnforcementComponent)
+            withdraw = AccessQuestion.of(
+                ("customer", "alice"), Entity("", "withdraw", {"amount": 1}), ("account", "a-1")
+            )
+            loan = AccessQuestion.of(("customer", "alice"), "read", ("loan", "7"))
+            for asked in (withdraw, loan):
+                assert (await atm.decide(asked)).effect is AnswerEffect.PERMIT
+        assert codes <= {"pep.waiting"}
+
+    with NatsServer(config=config) as server:
+        asyncio.run(test(server.url))
+    logged = "".join(file.read_text() for file in (bank / "log").iterdir())
+    assert all(f'"{topic}"' in logged for topic in ("DREQ_1", "DREP_1", "IREQ_1", "IREP_1", "QPEP_1", "QPDP_1"))
 
 
 @pytest.mark.long

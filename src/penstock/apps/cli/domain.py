@@ -148,8 +148,9 @@ penstock domain nats-permissions bank.toml desk-at-bank.toml -o json
 def nats_permissions(options: _NatsPermissions) -> CommandAnswer:
     """Print a configuration of nats-server that lets each component of the plan in FILE use its topics and no others.
 
-    Other files have more components of the domain. Put the public nkey of each component in place of `NKEY_OF_ID`, and
-    set `nkey` and `inbox` in the `[fabric.nats]` of the file that runs it. Nothing but the files is read.
+    Other files have more components of the domain. A component has a user to join and one to work. Put their public
+    nkeys in place of `NKEY_OF_ID_JOINING` and `NKEY_OF_ID`, and set `nkey` and `inbox` in `[fabric.joining]` and
+    `[fabric.nats]` of the file that runs it. Nothing but the files is read.
     """
     plans: list[DomainPlan] = []
     for file in (options.file, *options.others):

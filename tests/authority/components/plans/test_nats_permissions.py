@@ -1,8 +1,9 @@
 """Generated permissions on a real NATS server: a domain works under them, and the server refuses everything else."""
 
 import os
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -45,19 +46,22 @@ EVERYTHING = TopicsList.of(
 
 def _permissions() -> list[NatsPermissions]:
     return [
-        component_permissions("bank", "pap1", ComponentKind.PAP, EVERYTHING, levels=LEVELS),
+        *component_permissions("bank", "pap1", ComponentKind.PAP, EVERYTHING, levels=LEVELS),
         *(
-            component_permissions("bank", name, ComponentKind(TABLE[of].kind), TABLE[of].topics, role=of, levels=LEVELS)
+            user
             for name, of in TRIO
+            for user in component_permissions(
+                "bank", name, ComponentKind(TABLE[of].kind), TABLE[of].topics, role=of, levels=LEVELS
+            )
         ),
     ]
 
 
 class Users:
-    """A user of the server for each component, with its key in a file."""
+    """The users of the server, with their keys in files."""
 
     def __init__(self, folder: Path, permissions: list[NatsPermissions]) -> None:
-        self._folder, self._inboxes = folder, {one.component: one.inbox for one in permissions}
+        self._folder, self._inboxes = folder, {one.user: one.inbox for one in permissions}
         self.config, self.url = "\n".join(server_configuration("bank", permissions)), ""
         for name in self._inboxes:
             seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
@@ -67,6 +71,12 @@ class Users:
 
     def login(self, name: str) -> NatsLogin:
         return NatsLogin((self.url,), nkey=str(self._folder / name), inbox=self._inboxes[name])
+
+    @asynccontextmanager
+    async def joining(self, name: str) -> AsyncIterator[NatsFabric]:
+        """Connect as the user that joins."""
+        async with await NatsFabric.connect(self.login(f"{name}_JOINING")) as fabric:
+            yield fabric
 
     async def refused(self, name: str, publish: list[str], subscribe: list[str]) -> list[str]:
         """Return what the server refuses to the user of a component, of these."""
@@ -114,12 +124,30 @@ def _outside() -> Mapping[str, tuple[list[str], list[str]]]:
         f"{NAMES.api}.CONSUMER.DURABLE.CREATE.penstock-bank-CONF_1.c",
         "_INBOX.bank-pap1.x",
     ]
+    # Who has joined has no right to JOIN and CONF any more, not even under its own key.
+    joined = {
+        name: [
+            NAMES.subject("bank-JOIN_1", f"bank/{name}"),
+            f"{create}.penstock-bank-CONF_1.c.{NAMES.subject('bank-CONF_1', f'bank/{name}')}",
+        ]
+        for name, _ in TRIO
+    }
     everything = [">", "penstock.>", "penstock.t.bank-CONF_1.*", "penstock.i.bank-DREP_1.pep1.*", "_INBOX.>", "$JS.>"]
     replies = NAMES.stream("bank-DREP_1", named=True)
     return {
+        "pep1_JOINING": (
+            [
+                *anybody,
+                *(NAMES.subject(f"bank-{topic}", "bank/pep1") for topic in ("APEP_1", "QPEP_1")),
+                NAMES.subject("bank-DREQ_1", "k", "pep1"),
+                f"{create}.penstock-bank-RPEP_1.c",
+            ],
+            [*everything, "_INBOX.bank-pep1.>"],
+        ),
         "pep1": (
             [
                 *anybody,
+                *joined["pep1"],
                 NAMES.subject("bank-DREQ_1", "k", "pep2"),  # requests of another
                 NAMES.subject("bank-DREP_1", "k", "pep1"),  # replies to itself
                 NAMES.subject("bank-IREQ_1", "k", "pep1"),
@@ -132,11 +160,16 @@ def _outside() -> Mapping[str, tuple[list[str], list[str]]]:
             [*everything, "_INBOX.bank-pdp1.>", NAMES.alive("bank-QPEP_1")],
         ),
         "pdp1": (
-            [*anybody, NAMES.subject("bank-DREQ_1", "k", "pdp1"), NAMES.subject("bank-IREP_1", "k", "pdp1")],
+            [
+                *anybody,
+                *joined["pdp1"],
+                NAMES.subject("bank-DREQ_1", "k", "pdp1"),
+                NAMES.subject("bank-IREP_1", "k", "pdp1"),
+            ],
             [*everything, "_INBOX.bank-pep1.>"],
         ),
         "pip1": (
-            [*anybody, NAMES.subject("bank-DREP_1", "k", "pep1"), f"{create}.{replies}.c"],
+            [*anybody, *joined["pip1"], NAMES.subject("bank-DREP_1", "k", "pep1"), f"{create}.{replies}.c"],
             [*everything, "_INBOX.bank-pep1.>"],
         ),
         "pap1": (
@@ -164,11 +197,11 @@ def test_a_domain_works_under_its_permissions_and_the_server_refuses_the_rest(tm
             table = {**TABLE, "DR(1)": role("DR", policies=(WITHDRAW,))}
             made = Bank(stack, fabrics["pap1"], SystemClock(), administration(*TRIO, table=table, levels=LEVELS))
             await stack.enter_async_context(made.administration)
-            made.fabric = fabrics["pip1"]
+            made.fabric, made.joining = fabrics["pip1"], partial(users.joining, "pip1")
             await made.pip("pip1", STAFF, ACCOUNTS)
-            made.fabric = fabrics["pdp1"]
+            made.fabric, made.joining = fabrics["pdp1"], partial(users.joining, "pdp1")
             await made.pdp()
-            made.fabric = fabrics["pep1"]
+            made.fabric, made.joining = fabrics["pep1"], partial(users.joining, "pep1")
             pep = await made.pep()
             assert (await pep.decide(question("withdraw"))).effect is AnswerEffect.PERMIT
             number = await made.administration.reconfigure({"DR(1)": role("DR", policies=(LOOK,))})

@@ -71,6 +71,7 @@ class Bank:
     ) -> None:
         self.stack, self.fabric, self.clock = stack, fabric, clock
         self.notes: list[PenstockError] = []
+        self.joining: Any = None
         self.administration = pap(fabric, administered, clock, note=self.notes.append)
 
     def settings(self, name: str, role: str) -> ComponentSettings:
@@ -81,6 +82,7 @@ class Bank:
             role=role,
             administrators=frozenset({PAP_KEY.principal}),
             levels=TopicLevels(lifespan=8.0),
+            joining=self.joining,
         )
 
     async def pep(self, name: str = "pep1", role: str = "ER(1)", **named: Any) -> EnforcementComponent:

@@ -4,17 +4,18 @@
 
 | component | writes | reads |
 |---|---|---|
-| all but PAPs | JOIN, under its own key | CONF, its own key only |
-| | its write-list: requests in its own instance, replies in any, others under its own key | |
+| one that joins | JOIN, under its own key | CONF, its own key only |
+| one that has joined | its write-list: requests in its own instance, replies in any, others under its own key | |
 | | | its read-list: replies in its own instance (a PLP: all), APOL its own key only, others all |
 | PAP | CONF, R*, SPOL, APOL | JOIN, CONF, A*, SPOL, APOL; withdrawals on CONF of partner domains |
 
-Only PAPs make streams, claim topics, and discard what JOIN, CONF, R* and A* need no more. What these permissions cannot
-say is in docs/adr/0066.
+A component that is not a PAP has two users: one to join, which it leaves when it has joined, and one to work. Only PAPs
+make streams, claim topics, and discard what JOIN, CONF, R* and A* need no more. What these permissions cannot say is in
+docs/adr/0066.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,14 +47,21 @@ _NO_TOPICS: Final = TopicsList()
 
 @dataclass(frozen=True, slots=True)
 class NatsPermissions:
-    """The subjects that one component may publish and subscribe to, and the prefix of its inboxes."""
+    """The subjects that one user may publish and subscribe to, and the prefix of its inboxes."""
 
     component: str
     kind: ComponentKind
     role: str
+    #: whether the component joins as this user, and works as another
+    joining: bool
     inbox: str
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+
+    @property
+    def user(self) -> str:
+        """The user's name in a server's configuration."""
+        return f"{self.component}_JOINING" if self.joining else self.component
 
     def as_dict(self) -> dict[str, object]:
         """Return the permissions as JSON values."""
@@ -61,6 +69,7 @@ class NatsPermissions:
             "component": self.component,
             "kind": str(self.kind),
             "role": self.role,
+            "joining": self.joining,
             "inbox": self.inbox,
             "publish": [*self.publish],
             "subscribe": [*self.subscribe],
@@ -120,32 +129,46 @@ def component_permissions(  # noqa: PLR0913  # a component, and the settings of 
     levels: TopicLevels | None = None,
     partners: Iterable[str] = (),
     names: NatsNames | None = None,
-) -> NatsPermissions:
-    """Return the permissions of one component. The topics of a PAP are all those that roles of its domain have."""
+) -> list[NatsPermissions]:
+    """Return the permissions of one component's users. The topics of a PAP are all those of the roles of its domain."""
     names = names or NatsNames()
-    allowed = _Subjects(names, domain, levels or TopicLevels())
-    inbox = f"_INBOX.{domain}-{component}"
-    allowed.subscribe.add(f"{inbox}.>")
-    allowed.call(f"STREAM.INFO.{names.registry}")
-    allowed.call(f"STREAM.MSG.GET.{names.registry}")
+
+    def user(allow: Callable[[_Subjects], None], *, joining: bool = False) -> NatsPermissions:
+        allowed = _Subjects(names, domain, levels or TopicLevels())
+        inbox = f"_INBOX.joining.{domain}-{component}" if joining else f"_INBOX.{domain}-{component}"
+        allowed.subscribe.add(f"{inbox}.>")
+        allowed.call(f"STREAM.INFO.{names.registry}")
+        allowed.call(f"STREAM.MSG.GET.{names.registry}")
+        allow(allowed)
+        subjects = map(tuple, map(sorted, (allowed.publish, allowed.subscribe)))
+        return NatsPermissions(component, kind, role, joining, inbox, *subjects)
+
     if kind is ComponentKind.PAP:
-        _administer(allowed, topics, partners)
-    else:
-        _take_part(allowed, component, kind, topics)
-    return NatsPermissions(component, kind, role, inbox, *map(tuple, map(sorted, (allowed.publish, allowed.subscribe))))
+        return [user(lambda allowed: _administer(allowed, topics, partners))]
+    return [
+        user(lambda allowed: _join(allowed, component), joining=True),
+        user(lambda allowed: _take_part(allowed, component, kind, topics)),
+    ]
+
+
+def _join(allowed: _Subjects, component: str) -> None:
+    key = component_key(allowed.domain, component)
+    for instance in (_JOIN, _CONF):
+        allowed.declare(instance, allowed.domain, make=False)
+    allowed.write(_JOIN, key)
+    allowed.read(_CONF, allowed.names.subject(topic_name(allowed.domain, _CONF), key))
 
 
 def _take_part(allowed: _Subjects, component: str, kind: ComponentKind, topics: TopicsList) -> None:
     key = component_key(allowed.domain, component)
-    for instance in {_JOIN, _CONF} | topics.write | topics.read:
+    for instance in topics.write | topics.read:
         allowed.declare(instance, allowed.domain, make=False)
-    allowed.write(_JOIN, key)
     for instance in topics.write:
         if instance.kind in REQUESTS | REPLIES:
             allowed.write(instance, None, component if instance.kind in REQUESTS else "*")
         else:
             allowed.write(instance, key)
-    own = [_CONF, *(one for one in topics.read if one.kind is TopicKind.APOL and kind is not ComponentKind.PLP)]
+    own = [one for one in topics.read if one.kind is TopicKind.APOL and kind is not ComponentKind.PLP]
     for instance in own:
         allowed.read(instance, allowed.names.subject(topic_name(allowed.domain, instance), key))
     for instance in topics.read.difference(own):
@@ -172,6 +195,7 @@ def _administer(allowed: _Subjects, topics: TopicsList, partners: Iterable[str])
             allowed.publish.add(f"{names.prefix}.owners.{topic}")
         if instance.kind in COMPACTED:
             allowed.call(f"STREAM.PURGE.{names.stream(topic)}")
+        if instance.kind in COMPACTED | {TopicKind.APOL}:
             for named in (False, True):  # a PAP reads the state of a topic, and looks for named instances too
                 allowed.call(f"CONSUMER.CREATE.{names.stream(topic, named=named)}")
     for partner in partners:
@@ -180,7 +204,7 @@ def _administer(allowed: _Subjects, topics: TopicsList, partners: Iterable[str])
 
 
 def domain_permissions(plan: DomainPlan, others: Iterable[DomainPlan] = ()) -> list[NatsPermissions]:
-    """Return the permissions of the components of a plan, and of those in component files of the same domain."""
+    """Return the users of the components of a plan, and of those in component files of the same domain."""
     roles = plan.roles.values()
     everything = TopicsList(
         frozenset(one for role in roles for one in role.topics.write),
@@ -191,22 +215,21 @@ def domain_permissions(plan: DomainPlan, others: Iterable[DomainPlan] = ()) -> l
     for one in components:
         planned = plan.roles.get(one.role)
         topics = everything if one.kind is ComponentKind.PAP else _NO_TOPICS if planned is None else planned.topics
-        found.append(
-            component_permissions(
-                plan.name, one.id, one.kind, topics, role=one.role, levels=plan.levels, partners=plan.partners
-            )
+        found += component_permissions(
+            plan.name, one.id, one.kind, topics, role=one.role, levels=plan.levels, partners=plan.partners
         )
     return found
 
 
 def server_configuration(domain: str, permissions: Iterable[NatsPermissions]) -> Iterator[str]:
-    """Yield the lines of a configuration of nats-server: a user for each component, with a placeholder as its nkey."""
+    """Yield the lines of a configuration of nats-server: the users, each with a placeholder as its nkey."""
     yield f"# The components of domain {domain}. Put the public nkey of each user in place of NKEY_OF_…"
     yield "authorization {"
     yield "  users: ["
     for one in permissions:
-        yield f"    # {one.component}: {one.kind}{' ' if one.role else ''}{one.role}; inbox = {json.dumps(one.inbox)}"
-        yield f"    {{nkey: NKEY_OF_{one.component}, permissions: {{"
+        what = f"{one.kind}{' ' if one.role else ''}{one.role}{', joining' if one.joining else ''}"
+        yield f"    # {one.component}: {what}; inbox = {json.dumps(one.inbox)}"
+        yield f"    {{nkey: NKEY_OF_{one.user}, permissions: {{"
         for verb, subjects in (("publish", one.publish), ("subscribe", one.subscribe)):
             yield f"      {verb}: {{allow: ["
             yield from (f"        {json.dumps(subject)}" for subject in subjects)

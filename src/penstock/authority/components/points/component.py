@@ -16,7 +16,8 @@ import asyncio
 import math
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -124,6 +125,8 @@ class ComponentSettings:
     certificates: tuple[bytes, ...] = ()
     #: the values of Table 3 for JOIN and CONF; the domain's PAPs say the others
     levels: TopicLevels = field(default_factory=TopicLevels)
+    #: opens the fabric for JOIN and CONF, as a user that may use nothing else; without, the component's own is used
+    joining: Callable[[], AbstractAsyncContextManager[Fabric]] | None = None
 
     def __post_init__(self) -> None:
         check_component_name(self.domain)
@@ -283,7 +286,8 @@ class Component:
             raise RefusedError("component.joined", f"component `{self.settings.id}` has joined already")
         self._keys = None
         self._verifier.begin_again()
-        configuration = await self._request_configuration()
+        async with nullcontext(self._fabric) if self.settings.joining is None else self.settings.joining() as fabric:
+            configuration = await self._request_configuration(fabric)
         if configuration.refusal:
             raise RefusedError(
                 "component.rejected",
@@ -310,8 +314,8 @@ class Component:
             await self.close()
             raise
 
-    async def _request_configuration(self) -> Configuration:
-        settings, fabric = self.settings, self._fabric
+    async def _request_configuration(self, fabric: Fabric) -> Configuration:
+        settings = self.settings
         names = [topic_name(settings.domain, instance) for instance in (_JOIN, _CONF)]
         for name, instance in zip(names, (_JOIN, _CONF), strict=True):
             await fabric.declare(name, qos_of(instance.kind, settings.levels))
