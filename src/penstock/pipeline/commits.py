@@ -15,9 +15,14 @@ COMMITS: Final = "commits"
 OUTPUT: Final = "output"
 """The key in a commit for the output that it belongs to."""
 
+TO: Final = "to"
+"""The key in a note for the tables that the main rows also go to, and in a commit for how many rows each has of it."""
+
 Said: TypeAlias = dict[str, object]
 """The content of a commit. Every job adds `counts`, a table of numbers that can be added up."""
 CHECKPOINT: Final = "checkpoint"
+PREPARED: Final = "prepared"
+"""The part of an output that describes batches whose rows are complete, and are on their way to tables."""
 JOB: Final = "job"
 EVENTS: Final = "events"
 QUARANTINED: Final = "quarantine"
@@ -88,7 +93,7 @@ def check_sum(whole: int, parts: Mapping[str, int]) -> None:
 def check_free(path: str, found: Said | None, *, foreign: bool, continues: Said | None, overwrite: bool) -> None:
     """Check that an output may be written: `found` is the note at its path, `foreign` says that other files are there.
 
-    A stream that was stopped `continues` its own output; nothing else is overwritten without `overwrite`. Raises
+    A run that was stopped `continues` its own output; nothing else is overwritten without `overwrite`. Raises
     `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
     """
     if foreign:
@@ -97,7 +102,8 @@ def check_free(path: str, found: Said | None, *, foreign: bool, continues: Said 
             f"`{path}` holds something that no job has written",
             hint="choose a folder that does not exist",
         )
-    if found is not None and not overwrite and not (continues is not None and continues.items() <= found.items()):
+    goes_on = found is not None and continues is not None and continues.items() <= {TO: [], **found}.items()
+    if found is not None and not overwrite and not goes_on:
         raise RefusedError(
             "pipeline.exists",
             f"`{path}` holds the output of `{str(found.get('job'))[:20]}` already",

@@ -23,6 +23,8 @@ from penstock.pipeline.commits import CHECKPOINT as CHECKPOINT
 from penstock.pipeline.commits import COMMITS as COMMITS
 from penstock.pipeline.commits import JOB, check_free, commit_line, read_commit, read_note
 from penstock.pipeline.commits import OUTPUT as OUTPUT
+from penstock.pipeline.commits import PREPARED as PREPARED
+from penstock.pipeline.commits import TO as TO
 from penstock.pipeline.commits import Said as Said
 from penstock.pipeline.commits import add_up as add_up
 from penstock.pipeline.commits import check_apart as check_apart
@@ -208,6 +210,8 @@ class Output:
     job: str
     source: str
     parts: tuple[str, ...]
+    #: the tables that its main rows also go to
+    to: tuple[str, ...] = ()
 
     def part(self, name: str, batch: int) -> str:
         """Return the folder of one part of a batch."""
@@ -216,12 +220,14 @@ class Output:
     def check(self, *, stream: bool = False, overwrite: bool = False) -> bool:
         """Return whether the output exists already, and check that it may be written.
 
-        A stream that was stopped continues in its own output; nothing else is overwritten without `overwrite`. Raises
-        `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
+        A stream that was stopped continues in its own output, and so does a run whose rows may be in tables already;
+        nothing else is overwritten without `overwrite`. Raises `RefusedError` (`pipeline.exists`, `pipeline.foreign`
+        for a folder of somebody else).
         """
         found = _note(self.spark, self.path)
         foreign = found is None and bool(_has_files(self.spark, self.path))
-        wanted = self._mine(stream=True) if stream else None
+        goes_on = stream or (bool(self.to) and found is not None and not commits(self.spark, self.path))
+        wanted = self._mine(stream=stream) if goes_on else None
         check_free(self.path, found, foreign=foreign, continues=wanted, overwrite=overwrite)
         return found is not None
 
@@ -230,7 +236,8 @@ class Output:
         if self.check(stream=stream, overwrite=overwrite):
             if not overwrite:
                 return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
-            clear(self.spark, self.path, CHECKPOINT, *self.parts)
+            # A batch must not look prepared when its parts are gone.
+            clear(self.spark, self.path, *((PREPARED,) if self.to else ()), CHECKPOINT, *self.parts)
         own: Said = {OUTPUT: uuid.uuid4().hex}
         note = json.dumps({**self._mine(stream=stream), **own})
         write_lines(self.spark, [note], f"{self.path}/{JOB}")
@@ -239,7 +246,13 @@ class Output:
         return own
 
     def _mine(self, *, stream: bool) -> Said:
-        return {"job": self.job, "source": self.source, "stream": stream}
+        return {"job": self.job, "source": self.source, "stream": stream, TO: list(self.to)}
+
+    @property
+    def begun(self) -> str | None:
+        """The name of the output that is there, if there is one."""
+        found = (_note(self.spark, self.path) or {}).get(OUTPUT)
+        return None if found is None else str(found)
 
     def write(self, frame: DataFrame, part: str, batch: int) -> None:
         """Write one part of a batch, replacing an earlier attempt."""

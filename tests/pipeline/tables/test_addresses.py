@@ -16,7 +16,7 @@ from penstock.pipeline.tables.addresses import (
     source_at,
 )
 
-LAKE = AddressScheme("lake", "lake:PATH", of_path=True)
+LAKE = AddressScheme("lake", "lake:PATH", resolve=lambda place, path: path(place))
 BUS = AddressScheme("bus", "bus://HOST:PORT/TOPIC")
 
 

@@ -2,6 +2,6 @@
 
 `input` reads rules and types, `forms` compares functions, `detection` finds conflicts, `tables` writes them, `report`
 opens what a run has found.
-May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `enforce`, `ingest`, `tables`, `outputs`,
+May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `tables`, `enforce`, `ingest`, `outputs`,
 `frames`, `pages`.
 """

@@ -2,6 +2,6 @@
 
 `policy` loads it, `programs` says what must be evaluated, `restrict` masks: which attributes each reader sees, as
 columns. `admit` and `deliver` apply it, `layout` stores delivered rows, and `manifest` says who reads which of them.
-`guard_results` reads what guards answered. May import from `penstock.pipeline`: `ingest`, `tables`,
+`guard_results` reads what guards answered. May import from `penstock.pipeline`: `ingest`,
 `outputs`, `frames`, `pages`.
 """

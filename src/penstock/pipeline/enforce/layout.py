@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from penstock.errors import FailedError
+from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import Delivered
 from penstock.pipeline.enforce.manifest import (
     POLICY,
@@ -42,6 +43,8 @@ from penstock.pipeline.enforce.manifest import (
 )
 from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS as WITHOUT_RIGHTS
 from penstock.pipeline.enforce.manifest import Layout as Layout
+from penstock.pipeline.enforce.programs import table
+from penstock.pipeline.event_columns import TYPE
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
 from penstock.pipeline.outputs import BATCH, commit, commits, is_not_found, reading, replacing, withdraw
 
@@ -174,6 +177,27 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
         for (layout, _, revision, view), batches in groups.items()
     ]
     return reduce(DataFrame.unionByName, parts)
+
+
+def open_rows(
+    spark: SparkSession, path: str, batch: int, views: Mapping[str, ReaderView], schema: StructType
+) -> DataFrame:
+    """Return the rows of a batch for some readers, from the layout by program.
+
+    Each row says its reader and the reader's version (`@subscriber`, `@type`); attributes have their ids.
+    """
+    ids = [one.name for one in schema if one.name not in METADATA]
+    columns = [quoted(SUBSCRIBER), quoted(TYPE), *metadata(), *map(quoted, ids)]
+    if not views:
+        own = StructType([StructField(SUBSCRIBER, StringType()), StructField(TYPE, StringType()), *schema])
+        return spark.createDataFrame([], own).select(*columns)
+    kinds = {PROGRAM: Kind.INTEGER, SUBSCRIBER: Kind.STRING, TYPE: Kind.STRING}
+    readers = table(spark, kinds, [(view.program, name, view.type) for name, view in views.items()])
+    readers = readers.select(quoted(PROGRAM).cast("int").alias(PROGRAM), quoted(SUBSCRIBER), quoted(TYPE))
+    wanted = StructType([*schema, StructField(PROGRAM, IntegerType())])
+    place = f"{path}/{ROWS}"
+    rows = reading(spark).schema(wanted).option("basePath", place).parquet(f"{place}/{BATCH}={batch}")
+    return rows.join(F.broadcast(readers), PROGRAM).select(*columns)
 
 
 def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) -> dict[str, int]:

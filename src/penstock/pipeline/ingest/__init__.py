@@ -3,5 +3,5 @@
 `ingest` is the entry point: it reads records, converts them, and sends what fails to quarantine. `records` has the
 pieces of the input and turns texts into values, `formats` reads CSV, Parquet and CloudEvents, `mapping` reads mapping
 files and their time formats, `event_frames` puts events and refusals into one frame.
-May import from `penstock.pipeline`: `tables`, `outputs`, `frames`, `pages`.
+May import from `penstock.pipeline`: `outputs`, `frames`, `pages`.
 """

@@ -2,5 +2,5 @@
 
 `source` registers it, `options` are its options, `reader` reads, `writer` writes exactly once, `link` is the
 connection, `messages` turns messages into records.
-May import from `penstock.pipeline`: `enforce`, `ingest`, `tables`, `outputs`, `frames`, `pages`.
+May import from `penstock.pipeline`: `tables`, `enforce`, `ingest`, `outputs`, `frames`, `pages`.
 """

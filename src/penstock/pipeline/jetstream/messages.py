@@ -124,6 +124,11 @@ class Messages(Stream):
 
     types: tuple[VerifiedType, ...]
 
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The versions of the types."""
+        return tuple(verified.event_type for verified in self.types)
+
     def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return the messages. Raises as `messages`."""
         return self.messages(spark, stream=streaming is not None)

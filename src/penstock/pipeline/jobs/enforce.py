@@ -6,25 +6,28 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
+from penstock.errors import RefusedError
 from penstock.guard import EventCounts
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.commits import DECISIONS, EVENTS, OF_UNKNOWN_TYPE, RECORDS, REFUSED, UNKNOWN_TYPE
 from penstock.pipeline.enforce.admit import REASON, admit
 from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, is_known
-from penstock.pipeline.enforce.layout import Layout, store_rows, stored_rows
-from penstock.pipeline.enforce.manifest import ROWS, VIEWS
+from penstock.pipeline.enforce.layout import Layout, open_rows, store_rows, stored_rows
+from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest, no_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.policy import RecordingPolicy as RecordingPolicy
 from penstock.pipeline.frames import SOURCE, attributes_of, literal, metadata, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
+from penstock.pipeline.jobs.ingest import event_rows, stored_schema
 from penstock.pipeline.limits import RECORD_PRINCIPALS
 from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commits, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed.reader import sealed_events
 from penstock.pipeline.sealed.signers import SignerPolicy
+from penstock.pipeline.tables.addresses import SinkRows
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -57,7 +60,7 @@ class OfEvents:
     @property
     def schema(self) -> StructType:
         """Return the columns of events as they are stored."""
-        return StructType([StructField(TYPE, StringType()), *transit_schema(self.types)])
+        return stored_schema(self.types)
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the events of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
@@ -139,6 +142,10 @@ class Admit(OfEvents):
         said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
         return {"counts": counts, "reasons": reasons, **said}
 
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
+        """Return the admitted events."""
+        return event_rows(output, batch, self.types)
+
     def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
         types = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
         for key in sorted(passed.keys() | kept.keys()):
@@ -154,6 +161,8 @@ class DeliverJob(OfEvents):
 
     desk: RecordingPolicy
     layout: Layout = Layout.PROGRAM
+    #: whose rows go to tables (default: those of all, with the names of the readers)
+    reader: str | None = None
     name: str = "deliver"
     parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
 
@@ -187,6 +196,34 @@ class DeliverJob(OfEvents):
         said: Said = {"counts": counts, "reasons": reasons, "delivered": rows, CLOSED: list(self.closed(output.spark))}
         return {**manifest.as_dict(), **said}
 
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return what readers got, or the one reader, each in its own version.
+
+        Raises `RefusedError` (`tables.layout`, `pipeline.policy-changed`), `MalformedError`
+        (`pipeline.unknown-subscriber`).
+        """
+        manifest, policy = Manifest.from_dict(said), self.desk.policy
+        if manifest.layout is not Layout.PROGRAM:
+            raise no_layout()
+        views = manifest.views
+        if self.reader is not None:
+            if self.reader not in (*views, *manifest.without_rights):
+                raise no_view(self.reader, views, manifest.without_rights)
+            views = {name: view for name, view in views.items() if name == self.reader}
+        known = {str(one.name): one for one in (*self.types, *(s.type.event_type for s in policy.subscribers))}
+        named = [view.type for view in views.values()]
+        if not known.keys() >= {*named}:
+            raise RefusedError(
+                "pipeline.policy-changed",
+                "a type is gone from the policy, and a batch that was not completed has events of it",
+                hint="put the type back, and run the job again",
+            )
+        readers = [s for s in policy.subscribers if self.reader in (None, s.name)]
+        names = dict.fromkeys([*named, *(str(s.type.event_type.name) for s in readers)])
+        types = tuple(known[name] for name in names)
+        rows = open_rows(output.spark, output.path, batch, views, transit_schema(types))
+        return SinkRows(rows if self.reader is None else rows.drop(SUBSCRIBER), types)
+
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the frames that would be computed."""
         return (self._deliver(events).rows,)
@@ -206,6 +243,11 @@ class DeliverJob(OfEvents):
         """Return whether events of a version are of the type that a subscriber reads, or of one that extends it."""
         key = subscriber.type.event_type.key
         return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
+
+
+def no_layout() -> RefusedError:
+    """Return the error for a layout that tables cannot be written from."""
+    return RefusedError("tables.layout", "tables are written from rows that readers share", hint="leave out --layout")
 
 
 def _judge(policy: PipelinePolicy) -> SignerPolicy:

@@ -48,6 +48,7 @@ from penstock.pipeline.outputs import (
     raise_in_task,
     reading,
 )
+from penstock.pipeline.tables.addresses import SinkRows
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.language.results import XacmlDecision
 
@@ -152,6 +153,11 @@ class Evaluate:
             lines.write.mode("overwrite").text(output.part(DECISIONS, batch))
         reasons = {status: count for (_, status), count in by.items() if status is not None}
         return {"counts": {"read": read, **counts}, "reasons": reasons, "revision": self.policies.revision}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return the rows with the answers, and the revision of the policies in `@revision`."""
+        stored = reading(output.spark).parquet(f"{output.part(DECIDED, batch)}/{REVISION}={said['revision']}")
+        return SinkRows(stored.withColumn(REVISION, F.lit(said["revision"])))
 
     def _records(self, decided: DataFrame, run: str, now: datetime, took: int) -> DataFrame:
         """Return a CloudEvent for each decision, as a line: subject, action and resource, and no other attributes."""

@@ -1,16 +1,20 @@
 """The job `ingest`: records of files, or of a stream (`jetstream.messages`), become events or go to quarantine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError
+from penstock.model.types import EventType
 from penstock.pipeline.commits import EVENTS as EVENTS
 from penstock.pipeline.commits import QUARANTINED as QUARANTINE
+from penstock.pipeline.frames import transit_schema
+from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.ingest.formats import Seen
 from penstock.pipeline.ingest.ingest import (
     Ingested,
@@ -25,6 +29,7 @@ from penstock.pipeline.ingest.ingest import (
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
+from penstock.pipeline.tables.addresses import SinkRows
 from penstock.trust.event_types import VerifiedType
 
 
@@ -38,6 +43,10 @@ class RecordSource(Protocol):
     @property
     def files(self) -> str | None:
         """The path of the files, if the input is files."""
+
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The versions that its events can be of."""
 
     def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return the records: those that are there, or all to come."""
@@ -67,6 +76,11 @@ class Envelopes:
         """The path."""
         return self.path
 
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The versions of the types."""
+        return tuple(verified.event_type for verified in self.types)
+
     def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return the lines."""
         return read_lines(_files(spark, streaming), self.path)
@@ -93,6 +107,11 @@ class MappedTables:
     def files(self) -> str:
         """The path."""
         return self.path
+
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The version that the mapping names."""
+        return (self.bound.event_type,)
 
     def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return the rows."""
@@ -172,3 +191,17 @@ class Ingest:
         tally = run_ingest(self.records.ingest(events, self.clock()), write)
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
         return {"counts": counts, "reasons": dict(tally.reasons)}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
+        """Return the events."""
+        return event_rows(output, batch, self.records.event_types)
+
+
+def event_rows(output: Output, batch: int, types: tuple[EventType, ...]) -> SinkRows:
+    """Return the events of a batch of an output, for tables."""
+    return SinkRows(read_part(output.spark, output.path, EVENTS, [batch], stored_schema(types)), types)
+
+
+def stored_schema(types: Iterable[EventType]) -> StructType:
+    """Return the columns of events as they are stored."""
+    return StructType([StructField(TYPE, StringType()), *transit_schema(types)])

@@ -13,13 +13,18 @@ A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output
 that is complete is never written again, and one that is not is written again, over what there is of it. So every event
 is in the output exactly once, whenever a run was killed. A stream over the output of another job follows its commits,
 never sees a batch that is not complete, and refuses to go on where that output was replaced (`following`).
+
+The main rows of a job can also go to tables (`RowSink`). A batch is then (1) written to the output and described in
+`prepared/`, (2) written to each table from there, (3) committed. A run that was killed goes on behind what is done:
+a prepared batch is not computed again, by a policy that has changed since, say, and a table takes a batch once.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,17 +34,22 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, policy_digest
 from penstock.pipeline.outputs import (
     CHECKPOINT,
+    OUTPUT,
+    PREPARED,
+    TO,
     Followed,
     Output,
     Said,
     Streaming,
     check_apart,
+    check_sum,
     commit,
     commits,
     committed,
     is_not_found,
     raised_by_task,
 )
+from penstock.pipeline.tables.addresses import RowSink, SinkRows
 
 Progress: TypeAlias = Callable[[Said], None]
 """Receives the description of each complete batch."""
@@ -84,6 +94,14 @@ class Job(Protocol):
         """Write all parts of a batch, and return its description for the commit."""
 
 
+@runtime_checkable
+class TableJob(Job, Protocol):
+    """A job with main rows, which can also go to tables."""
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return the main rows of a batch as they are stored in the output; `said` is its description."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningStream:
     """A stream that runs."""
@@ -112,20 +130,30 @@ class RunningStream:
         self.query.stop()
 
 
-def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, progress: Progress = _nothing) -> Said:
+def run(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
+    job: Job,
+    spark: SparkSession,
+    path: str,
+    *,
+    overwrite: bool = False,
+    progress: Progress = _nothing,
+    sinks: Sequence[RowSink] = (),
+) -> Said:
     """Run a job as one batch, and return the description of that batch.
 
-    Raises as `check_apart`, `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`,
-    `pipeline.spark`).
+    Raises as `check_apart`, `Output.open`, the job's step and the sinks do, and `FailedError` (`pipeline.no-input`,
+    `pipeline.spark`), `RefusedError` (`tables.holds`).
     """
     check_apart(path, job.files)
+    to = tuple(sink.name for sink in sinks)
     with spark_errors():
         frame = job.all(spark)
         # Looked at before anything is written: through Spark Connect it is asked here whether there is an input.
         frame.schema  # noqa: B018
-        output = Output(spark, path, job.name, job.source, job.parts)
+        output = Output(spark, path, job.name, job.source, job.parts, to)
+        _check_held(output, sinks, overwrite=overwrite)
         own = output.open(overwrite=overwrite)
-        said = job.step(frame, 0, output)
+        said = _batch(job, lambda: frame, 0, output, sinks=sinks, name=own.get(OUTPUT))
         commit(spark, path, 0, {**said, **own})
     progress(said)
     return said
@@ -139,6 +167,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
     *,
     overwrite: bool = False,
     progress: Progress = _nothing,
+    sinks: Sequence[RowSink] = (),
 ) -> RunningStream:
     """Start a job as a stream, or continue one that was stopped.
 
@@ -146,16 +175,17 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
     """
     check_apart(path, job.files)
     problems: list[PenstockError] = []
+    to = tuple(sink.name for sink in sinks)
 
     def process(frame: DataFrame, number: int) -> None:
         # Complete, and killed before Spark had noted it.
         if committed(frame.sparkSession, path, number):
             return
-        output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
+        output = Output(frame.sparkSession, path, job.name, job.source, job.parts, to)
         try:
             with spark_errors():
                 follows = followed.check(frame)
-                said = job.step(job.arrived(frame), number, output)
+                said = _batch(job, lambda: job.arrived(frame), number, output, sinks=sinks, name=own.get(OUTPUT))
                 commit(frame.sparkSession, path, number, {**said, **own, **follows})
             progress(said)
         except PenstockError as error:
@@ -165,11 +195,46 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 
     with spark_errors():
         frame = job.arriving(spark, streaming)
-        own = Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
+        output = Output(spark, path, job.name, job.source, job.parts, to)
+        _check_held(output, sinks, overwrite=overwrite)
+        own = output.open(stream=True, overwrite=overwrite)
         followed = Followed.before(commits(spark, path).values())
         writer = frame.writeStream.foreachBatch(process).option("checkpointLocation", f"{path}/{CHECKPOINT}")
         writer = writer.trigger(availableNow=True) if streaming.drain else writer
         return RunningStream(writer.start(), problems)
+
+
+def _batch(  # noqa: PLR0913  # a batch, and everywhere that it goes
+    job: Job, events: Callable[[], DataFrame], batch: int, output: Output, *, sinks: Sequence[RowSink], name: object
+) -> Said:
+    """Write a batch everywhere, and return its description. Raises as `run`, and `FailedError` (`pipeline.lost`)."""
+    if not sinks:
+        return job.step(events(), batch, output)
+    if not isinstance(job, TableJob):
+        raise RefusedError("tables.no-rows", f"`{job.name}` has no rows for a table", hint="leave out --to")
+    # (1) The output, once: what a table has got must not be decided differently when a run goes on.
+    lines = output.lines(PREPARED, batch)
+    said: Said = json.loads(lines[0]) if lines else job.step(events(), batch, output)
+    if not lines:
+        output.write_lines([json.dumps(said, ensure_ascii=False)], PREPARED, batch)
+    # (2) The tables, from the output.
+    rows = job.rows(output, batch, said)
+    whole = rows.frame.count()
+    for sink in sinks:
+        check_sum(whole, {sink.name: sink.write(rows, str(name), batch)})
+    return {**said, TO: {sink.name: whole for sink in sinks}}
+
+
+def _check_held(output: Output, sinks: Sequence[RowSink], *, overwrite: bool) -> None:
+    """Check that no table has rows of an output that is to be overwritten. Raises `RefusedError` (`tables.holds`)."""
+    begun = output.begun if overwrite and sinks else None
+    for sink in sinks if begun is not None else ():
+        if sink.holds(output.spark, begun or ""):
+            raise RefusedError(
+                "tables.holds",
+                f"`{sink.name}` has rows of the output in `{output.path}`, which --overwrite would write again",
+                hint="leave out --overwrite to go on, or choose another folder and another table",
+            )
 
 
 @contextmanager
@@ -314,3 +379,9 @@ class ByPolicy(Generic[J]):
         """Run the job on a batch, and add the revisions of the policies to the commit."""
         said = self.job.step(events, batch, output)
         return {**said, REVISIONS: [policy.revision for policy in self.watched.policies]}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return the main rows of a batch. Raises `RefusedError` (`tables.no-rows`) if the job has none."""
+        if not isinstance(self.job, TableJob):
+            raise RefusedError("tables.no-rows", f"`{self.name}` has no rows for a table", hint="leave out --to")
+        return self.job.rows(output, batch, said)

@@ -26,6 +26,7 @@ from penstock.pipeline.commits import QUARANTINED as QUARANTINE
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.jobs.enforce import OfEvents
+from penstock.pipeline.jobs.ingest import event_rows
 from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import (
     AGAIN,
@@ -49,6 +50,7 @@ from penstock.pipeline.sealed.log import (
 from penstock.pipeline.sealed.reader import WAITING, BlockReader, sealed_columns
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import Compacting, Writing
+from penstock.pipeline.tables.addresses import SinkRows
 
 READY: Final = "ready"
 """The part of an output that says under which id a batch is published, once it is sealed."""
@@ -233,6 +235,10 @@ class Unseal(OfBlocks):
             CLOSED: list(closed(self.types, self.keys.read(), sealed_columns(events))),
             TAKEN: said_taken(found),
         }
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
+        """Return the events of the blocks that opened."""
+        return event_rows(output, batch, self.types)
 
     @staticmethod
     def _keep(failed: DataFrame, batch: int, output: Output) -> "_Kept":

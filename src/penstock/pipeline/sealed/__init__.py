@@ -2,5 +2,5 @@
 
 `log` is the format, `writer` seals, `reader` opens, `columns` converts blocks to Arrow, `signers` decides who may
 sign, `messages` exchanges blocks with JetStream.
-May import from `penstock.pipeline`: `jetstream`, `enforce`, `ingest`, `tables`, `outputs`, `frames`, `pages`.
+May import from `penstock.pipeline`: `jetstream`, `tables`, `enforce`, `ingest`, `outputs`, `frames`, `pages`.
 """

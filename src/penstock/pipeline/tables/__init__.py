@@ -1,5 +1,6 @@
 """Tables as sources and sinks of jobs.
 
-`addresses` says where rows come from and go.
-May import from `penstock.pipeline`: `outputs`, `frames`.
+`addresses` says where rows come from and go, `columns` under which names. `files` are Parquet files and tables of
+Spark's catalogue, `delta` are tables of Delta Lake, `iceberg` those of Apache Iceberg.
+May import from `penstock.pipeline`: `enforce`, `ingest`, `outputs`, `frames`.
 """

@@ -160,10 +160,10 @@ def parse_address(text: str, path: Callable[[str], str] = str) -> TableAddress:
             f"`{scheme[:_SHOWN]}:` is not known in an address",
             hint=f"{did_you_mean(scheme, _SCHEMES, _forms())} A path with a colon is written ./NAME",
         )
-    place, options = _split(rest) if rest.startswith("//") and not known.of_path else (rest, {})
+    place, options = _split(rest) if rest.startswith("//") and not known.resolve else (rest, {})
     if not place.removeprefix("//"):
         raise bad_address(known, "nothing stands behind the scheme")
-    return TableAddress(scheme, path(place) if known.of_path else place, MappingProxyType(options))
+    return TableAddress(scheme, known.resolve(place, path) if known.resolve else place, MappingProxyType(options))
 
 
 def _check_secrets(text: str) -> None:
@@ -201,8 +201,8 @@ class AddressScheme:
     form: str
     source: Callable[[TableAddress], RowSource] | None = None
     sink: Callable[[TableAddress, SinkOptions], RowSink] | None = None
-    #: whether its place is a path, which can be relative to the working folder
-    of_path: bool = False
+    #: returns a place with its path made absolute, if it has a path
+    resolve: Callable[[str, Callable[[str], str]], str] | None = None
 
 
 _SCHEMES: Final[dict[str, AddressScheme]] = {}

@@ -6,10 +6,10 @@ from typing import Literal
 import click
 
 from penstock.apps.cli.pipeline.options import (
-    JobOptions,
     ReportJobOptions,
     SealedInputOptions,
     SparkOptions,
+    TableJobOptions,
     html_option,
     jetstream_option,
     messages_of,
@@ -53,6 +53,7 @@ from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.enforce.layout import Layout
 from penstock.pipeline.evaluate import TablePolicies, read_request_mapping
+from penstock.pipeline.jobs.enforce import no_layout
 from penstock.pipeline.jobs.evaluate import Evaluate
 from penstock.pipeline.jobs.reports import ReportOptions, open_quarantine
 from penstock.pipeline.limits import RECORD_HOURS
@@ -74,7 +75,7 @@ class _Ingest:
         "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of files."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
 
 
@@ -111,7 +112,7 @@ class _Admit:
     source: str = argument(metavar="FOLDER")
     keys: SealedInputOptions
     policy_file: str = policy_option()
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
 
 
@@ -141,7 +142,10 @@ class _Deliver:
         show_default=True,
         help="Write rows that readers with equal rights share, or a folder for each reader.",
     )
-    job: JobOptions
+    reader: str | None = option(
+        "--reader", metavar="NAME", help="Write one subscriber's rows to the tables (default: those of all)."
+    )
+    job: TableJobOptions
     output: str = output_option()
 
 
@@ -149,13 +153,18 @@ class _Deliver:
 def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
     """Write for all subscribers of a policy what they may see, in one pass over the events.
 
-    FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
+    FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber. With --to
+    the rows of all subscribers go to one table, which says in the column `subscriber` whose row it is.
     """
     how = options.job.run()
     keys = options.keys.load(how)
-    return run_job(
-        deliver_job(session, how.cluster.path(options.source), options.policy_file, Layout(options.layout), keys), how
-    )
+    layout, to = Layout(options.layout), bool(options.job.tables.to)
+    if options.reader is not None and not to:
+        raise MalformedError("cli.reader", "--reader is for tables", hint="give a table with --to, or use `view`")
+    if to and layout is not Layout.PROGRAM:
+        raise no_layout()
+    path = how.cluster.path(options.source)
+    return run_job(deliver_job(session, path, options.policy_file, layout, keys, reader=options.reader), how)
 
 
 @option_class
@@ -370,7 +379,7 @@ class _Evaluate:
     )
     log: bool = option("--log", is_flag=True, help="Record each decision, as the decision service does.")
     at: AtOption
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
 
 

@@ -1,7 +1,7 @@
 """The options that the commands of `penstock pipeline` share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
@@ -13,9 +13,11 @@ from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.errors import MalformedError
 from penstock.pipeline.jobs.job import Job
+from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.limits import BATCH_FILES
 from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.sealed.log import KeyFiles
+from penstock.pipeline.tables.addresses import RowSink, SinkOptions, parse_address, sink_at
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How a job runs.
@@ -90,6 +92,53 @@ class ReportJobOptions(JobOptions):
     """Options for how a job runs whose results need not be kept."""
 
     folder: ReportFolderOptions
+
+
+@option_class
+class TableOptions:
+    """Options for the tables that the main rows of a job also go to."""
+
+    to: tuple[str, ...] = option(
+        "--to",
+        multiple=True,
+        metavar="ADDRESS",
+        help="Write the rows to this table too: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or "
+        "table:NAME. Can be repeated.",
+    )
+    partition_by: tuple[str, ...] = option(
+        "--partition-by",
+        multiple=True,
+        metavar="COLUMN",
+        help="Partition a table that is created by this column. Can be repeated.",
+    )
+
+    def sinks(self, cluster: Cluster) -> tuple[RowSink, ...]:
+        """Return the tables. Raises as `parse_address`, `sink_at` and `RowSink.check`."""
+        if self.partition_by and not self.to:
+            raise MalformedError("tables.partition", "--partition-by is for tables", hint="give a table with --to")
+        register_schemes()
+        found = [
+            sink_at(parse_address(text, cluster.path), SinkOptions(tuple(dict.fromkeys(self.partition_by))))
+            for text in self.to
+        ]
+        if len({sink.name for sink in found}) < len(found):
+            raise MalformedError("tables.address", "a table is given twice with --to", hint="give each once")
+        for sink in found:
+            sink.check()
+        return tuple(found)
+
+
+@option_class
+class TableJobOptions(JobOptions):
+    """Options for how a job runs whose main rows can also go to tables."""
+
+    tables: TableOptions
+
+    def run(self) -> "Run":
+        """Read the options. Raises as `JobOptions.run` and `TableOptions.sinks`."""
+        how = Run.of(self.folder, self.spark, self.stream)
+        place = None if how.place is None else replace(how.place, sinks=self.tables.sinks(how.cluster))
+        return replace(how, place=place)
 
 
 @dataclass(frozen=True, slots=True)

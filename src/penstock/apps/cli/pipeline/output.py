@@ -104,6 +104,7 @@ def _show_done(job: Job, out: str, done: Done) -> Iterator[Shown]:
     yield f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}"
     yield from _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
     yield f"wrote {out}"
+    yield from (f"wrote {counted(count, 'row')} to {name}" for name, count in done.to.items())
     yield from _advice(job, out, done)
 
 

@@ -34,8 +34,9 @@ from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource
 from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
 from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.outputs import Output, Said, Streaming, add_up, check_apart, commits, files_of
+from penstock.pipeline.outputs import TO, Output, Said, Streaming, add_up, check_apart, commits, files_of
 from penstock.pipeline.sealed.log import CLOSED, KeyFiles, names_said
+from penstock.pipeline.tables.addresses import RowSink
 from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType
 
@@ -168,6 +169,8 @@ class JobOutput:
     out: str
     streaming: Streaming | None = None
     overwrite: bool = False
+    #: the tables that the main rows also go to
+    sinks: tuple[RowSink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,8 @@ class Done:
     delivered: Mapping[str, int] = field(default_factory=dict)
     #: subscribers who may see nothing, by the policy of the last batch
     without_rights: tuple[str, ...] = ()
+    #: rows in each table that the main rows also go to
+    to: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +215,17 @@ def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None
             on_batch()
 
         if place.streaming is None:
-            run(job, spark, place.out, overwrite=place.overwrite, progress=progress)
+            run(job, spark, place.out, overwrite=place.overwrite, progress=progress, sinks=place.sinks)
         else:
-            running = start(job, spark, place.out, place.streaming, overwrite=place.overwrite, progress=progress)
+            running = start(
+                job,
+                spark,
+                place.out,
+                place.streaming,
+                overwrite=place.overwrite,
+                progress=progress,
+                sinks=place.sinks,
+            )
             try:
                 while not running.wait(0.5):
                     pass
@@ -225,11 +238,11 @@ def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None
 def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
     seconds, rate = watch.seconds, watch.rate
     said = list(commits(spark, path).values())
-    reasons, delivered = (_most(said, name) for name in ("reasons", "delivered"))
+    reasons, delivered, to = (_most(said, name) for name in ("reasons", "delivered", TO))
     closed = names_said(said, CLOSED)
     refused = said[-1].get(WITHOUT_RIGHTS) if said else None
     without = tuple(map(str, refused)) if isinstance(refused, list) else ()
-    return Done(add_up(said), reasons, watch.batches, seconds, rate, closed, delivered, without)
+    return Done(add_up(said), reasons, watch.batches, seconds, rate, closed, delivered, without, to)
 
 
 def _most(said: Iterable[Said], name: str) -> dict[str, int]:
@@ -246,7 +259,8 @@ def plan(job: Job, spark: SparkSession, place: JobOutput | None) -> Planned:
     """Return the plan of a job, without writing anything. Raises as `run`."""
     if place is not None:
         check_apart(place.out, job.files)
-        output = Output(spark, place.out, job.name, job.source, job.parts)
+        to = tuple(sink.name for sink in place.sinks)
+        output = Output(spark, place.out, job.name, job.source, job.parts, to)
         output.check(stream=place.streaming is not None, overwrite=place.overwrite)
     events = job.all(spark)
     files = size = None
@@ -339,13 +353,13 @@ def admit_job(session: CommandSession, path: str, policy: str, keys: KeyFiles | 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
 
-def deliver_job(
-    session: CommandSession, path: str, policy: str, layout: Layout, keys: KeyFiles | None
+def deliver_job(  # noqa: PLR0913  # what is delivered, by what, and how
+    session: CommandSession, path: str, policy: str, layout: Layout, keys: KeyFiles | None, *, reader: str | None = None
 ) -> ByPolicy[DeliverJob]:
     """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
     def make(policies: tuple[PipelinePolicy, ...]) -> DeliverJob:
-        return DeliverJob(path, _types(*policies), _desk(policies[0], "deliver", session), layout, keys=keys)
+        return DeliverJob(path, _types(*policies), _desk(policies[0], "deliver", session), layout, reader, keys=keys)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 

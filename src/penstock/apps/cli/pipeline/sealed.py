@@ -5,7 +5,15 @@ from typing import Final, NamedTuple
 
 import click
 
-from penstock.apps.cli.pipeline.options import JobOptions, KeyFilesOptions, Run, jetstream_option, messages_of, run_job
+from penstock.apps.cli.pipeline.options import (
+    JobOptions,
+    KeyFilesOptions,
+    Run,
+    TableJobOptions,
+    jetstream_option,
+    messages_of,
+    run_job,
+)
 from penstock.apps.cli.pipeline.runs import clock, load
 from penstock.apps.cli.sealed import CipherOptions, check_signed
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
@@ -163,7 +171,7 @@ class _Unseal:
         "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of a sealed log."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
 
 

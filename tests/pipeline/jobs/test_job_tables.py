@@ -1,0 +1,221 @@
+"""Main rows of jobs in tables: what was stopped anywhere goes on, and every row is there once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.apps.conftest import Shell
+from tests.pipeline.jobs.test_job import STREAM, KilledError, Plant
+from tests.pipeline.jobs_plant import admitted, build, good, interpreted, write_events
+from tests.trust.kit import refused
+
+from penstock.pipeline.jobs.enforce import DeliverJob
+from penstock.pipeline.jobs.job import run, start
+from penstock.pipeline.jobs.reports import Audit
+from penstock.pipeline.outputs import Output, Said, Streaming, arriving, commits
+from penstock.pipeline.tables.addresses import RowSink, SinkRows
+from penstock.pipeline.tables.delta import DeltaSink
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    return Plant(tmp_path, build(tmp_path / "plant"))
+
+
+@dataclass
+class FakeSink:
+    """A table in memory, by name of the output and batch; it can be killed before or behind its own commit."""
+
+    rows: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    killed: str = ""
+    name: str = "fake:"
+
+    def check(self) -> None:
+        pass
+
+    def holds(self, spark: SparkSession, output: str) -> bool:
+        del spark
+        return any(name == output for name, _ in self.rows)
+
+    def write(self, rows: SinkRows, output: str, batch: int) -> int:
+        if self.killed == "before":
+            raise KilledError("test.killed", "before the table's commit")
+        if (output, batch) not in self.rows:
+            self.rows[output, batch] = [row[0] for row in rows.frame.select("`@id`").collect()]
+        if self.killed == "behind":
+            raise KilledError("test.killed", "behind the table's commit")
+        return len(self.rows[output, batch])
+
+    @property
+    def ids(self) -> list[str]:
+        return sorted(one for batch in self.rows.values() for one in batch)
+
+
+def ids(path: str) -> list[str]:
+    return sorted(row["event_id"] for row in DeltaTable(path).to_pyarrow_table(columns=["event_id"]).to_pylist())
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The least job there is: it copies lines, as the ids of events, and can say something else each time."""
+
+    folder: str
+    said: str = ""
+    name: str = "lines"
+    source: str = "lines"
+    parts: tuple[str, ...] = ("copied",)
+    files: str | None = None
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        return (events,)
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        return spark.read.text(self.folder)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        return spark.readStream.options(**arriving(streaming)).text(self.folder)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        return batch
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        said = F.concat("value", F.lit(self.said)).alias("@id")
+        output.write(events.select(said), "copied", batch)
+        return {"counts": {"read": events.count()}, "said": self.said}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        del said
+        return SinkRows(output.spark.read.parquet(output.part("copied", batch)))
+
+
+@pytest.mark.parametrize(("killed", "stream"), [("before", False), ("behind", True)])
+def test_a_run_that_was_killed_at_a_table_goes_on(
+    spark: SparkSession, tmp_path: Path, killed: str, stream: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("a\nb\n")
+    sink, out = FakeSink(killed=killed), str(tmp_path / "out")
+
+    def go(said: str, sinks: tuple[RowSink, ...] = (sink,), *, overwrite: bool = False) -> None:
+        job = Lines(str(tmp_path / "in"), said)
+        if stream:
+            start(job, spark, out, STREAM, sinks=sinks, overwrite=overwrite).wait()
+        else:
+            run(job, spark, out, sinks=sinks, overwrite=overwrite)
+
+    with refused("test.killed"):
+        go("1")
+    assert not commits(spark, out)
+    # Not into other tables: they would lack what this one has.
+    with refused("pipeline.exists"):
+        go("2", ())
+    sink.killed = ""
+    # It would do something else by now; but the batch was decided, and may be in the table.
+    go("3")
+    assert sink.ids == ["a1", "b1"]
+    ((number, said),) = commits(spark, out).items()
+    assert (number, said["to"], said["said"]) == (0, {"fake:": 2}, "1")
+    # What is complete is in the table, and would be there twice.
+    with refused("tables.holds"):
+        go("4", overwrite=True)
+
+
+class Lossy(FakeSink):
+    """A table that loses a row."""
+
+    def write(self, rows: SinkRows, output: str, batch: int) -> int:
+        return super().write(replace(rows, frame=rows.frame.limit(1)), output, batch)
+
+
+def test_what_a_table_loses_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\nb\n")
+    with refused("pipeline.lost"):
+        run(Lines(str(tmp_path / "in.txt")), spark, str(tmp_path / "out"), sinks=[Lossy()])
+    assert not commits(spark, str(tmp_path / "out"))
+
+
+@pytest.mark.long
+def test_a_batch_that_a_table_has_is_not_admitted_again(spark: SparkSession, plant: Plant) -> None:
+    write_events(plant.folder / "in" / "0.jsonl", range(7))
+    run(plant.ingest(), spark, plant.path("ingested"))
+    sink = FakeSink(killed="behind")
+    with refused("test.killed"):
+        run(plant.admit(), spark, plant.path("admitted"), sinks=[sink])
+    # Nobody may publish any more; but the batch was decided when somebody could.
+    (plant.folder / "plant" / "certs" / "publisher.cert").unlink()
+    sink.killed = ""
+    run(plant.admit(), spark, plant.path("admitted"), sinks=[sink])
+    assert sink.ids == sorted(f"e{n}" for n in admitted(7))
+
+
+def test_a_job_without_rows_has_none_for_a_table(spark: SparkSession, plant: Plant) -> None:
+    write_events(plant.folder / "in" / "0.jsonl", range(1))
+    with refused("tables.no-rows"):
+        run(Audit(plant.path("in")), spark, plant.path("out"), sinks=[FakeSink()])
+
+
+def test_deliver_writes_one_table_for_all_readers_or_for_one(spark: SparkSession, plant: Plant) -> None:
+    count = 30
+    write_events(plant.folder / "in" / "0.jsonl", range(count))
+    run(plant.ingest(), spark, plant.path("admitted"), sinks=[DeltaSink(plant.path("events"))])
+    assert ids(plant.path("events")) == sorted(f"e{n}" for n in good(count))
+    shell = Shell(plant.folder)
+    deliver = ["pipeline", "deliver", plant.path("admitted"), "--policy", str(plant.policy)]
+    to = ["--to", f"delta:{plant.path('t')}", "--partition-by", "subscriber"]
+    said = shell.ok(*deliver, "--out", plant.path("all"), *to)
+    found = DeltaTable(plant.path("t")).to_pyarrow_table().to_pylist()
+    # Nothing was admitted here, so the regions are as they were sent.
+    for name in ("statistics", "engineer", "auditor"):
+        rows = sorted(
+            (row["event_id"], row["sensor"] if name != "engineer" else row["probe"], row["value"])
+            for row in found
+            if row["subscriber"] == name
+        )
+        sees = [n for n in good(count) if name != "engineer" or n > 20]
+        assert rows == sorted((f"e{n}", f"s{n % 4}" if name == "engineer" else None, float(n)) for n in sees)
+    assert f"{len(found)} rows to delta:{plant.path('t')}" in said.out
+    shell.ok(*deliver, "--out", plant.path("one"), "--to", f"delta:{plant.path('o')}", "--reader", "engineer")
+    one = DeltaTable(plant.path("o")).to_pyarrow_table()
+    assert "subscriber" not in one.column_names
+    assert sorted(one["event_id"].to_pylist()) == sorted(f"e{n}" for n in good(count) if n > 20)
+    assert set(one["event_type"].to_pylist()) == {str(plant.types()[1].name)}
+
+
+@pytest.mark.long
+def test_a_reader_without_rights_gets_an_empty_table_and_an_unknown_one_is_refused(
+    spark: SparkSession, plant: Plant
+) -> None:
+    write_events(plant.folder / "in" / "0.jsonl", range(2))
+    run(plant.ingest(), spark, plant.path("admitted"))
+    sink = FakeSink()
+    job = plant.deliver()
+    assert isinstance(job, DeliverJob)
+    run(replace(job, reader="stranger"), spark, plant.path("a"), sinks=[sink])
+    assert sink.ids == []
+    assert list(sink.rows) != []
+    with refused("pipeline.unknown-subscriber"):
+        run(replace(job, reader="nobody"), spark, plant.path("b"), sinks=[sink])
+
+
+def test_options_that_do_not_go_together(plant: Plant) -> None:
+    shell = Shell(plant.folder)
+    deliver = ["pipeline", "deliver", "x", "--policy", str(plant.policy), "--out", "y"]
+    for more, code in (
+        (["--reader", "engineer"], "cli.reader"),
+        (["--partition-by", "region"], "tables.partition"),
+        (["--to", "delta:d", "--layout", "subscriber"], "tables.layout"),
+        (["--to", "delta:d", "--to", "delta:./d"], "tables.address"),
+        (["--to", "detla:d"], "tables.scheme"),
+        (["--to", "folder"], "tables.address"),
+    ):
+        assert shell(*deliver, *more).code == code
