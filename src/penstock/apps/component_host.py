@@ -44,6 +44,7 @@ from penstock.authority.components.plans.domain_check import policy_combining
 from penstock.authority.components.plans.domain_plan import (
     PLAN_FILE,
     PLAN_NAMING,
+    SHARED_FABRICS,
     ComponentPlan,
     LoadedPlan,
     SourcePlan,
@@ -118,7 +119,7 @@ def _joining(loaded: LoadedPlan) -> Callable[[], AbstractAsyncContextManager[Fab
 
 def is_shared(loaded: LoadedPlan) -> bool:
     """Return whether the fabric of a plan connects processes."""
-    return not loaded.plan.fabric.keys().isdisjoint(("nats", "dds"))
+    return not SHARED_FABRICS.isdisjoint(loaded.plan.fabric)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

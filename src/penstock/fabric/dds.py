@@ -194,15 +194,15 @@ class DdsFabric(Fabric):
 
         Raises `FailedError` (`fabric.unreachable`).
         """
-        loop = asyncio.get_running_loop()
-        end, pause = loop.time() + self.timeout, _PAUSE
+        left, pause = self.timeout, _PAUSE
         number, pending = self._expect()
         try:
             while not pending.done.done():
-                if loop.time() >= end:
+                if left <= 0:
                     raise _no_keeper()
                 self._tell({"op": "hello"}, number=number)
                 await asyncio.wait((pending.done,), timeout=pause)
+                left -= pause  # not what the clock says: if this process stands still, the answer waits for it
                 pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             del self._pending[number]
@@ -471,10 +471,16 @@ class DdsFabric(Fabric):
         number, pending = self._expect()
         try:
             self._tell(fields, body, number)
-            async with asyncio.timeout(self.timeout if timeout is None else timeout):
-                reply = await pending.done
-        except TimeoutError as error:
-            raise _no_keeper() from error
+            left, parts = self.timeout if timeout is None else timeout, 0
+            while not pending.done.done():
+                if left <= 0:
+                    raise _no_keeper()
+                pause = min(left, _LONGEST_PAUSE)
+                await asyncio.wait((pending.done,), timeout=pause)
+                # Each part of a long reply has its own time, and a process that stands still misses none of them.
+                left = left - pause if len(pending.bodies) == parts else self.timeout
+                parts = len(pending.bodies)
+            reply = pending.done.result()
         finally:
             del self._pending[number]
         if "error" in reply:

@@ -20,9 +20,10 @@ from tests.apps.ebank_kit import WITHDRAW, amount, audited, set_up
 from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
-from penstock.apps.cli.shared.component_process import component_keys
+from penstock.apps.cli.shared.component_process import component_keys, with_own_id
 from penstock.apps.component_host import AnyComponent, ComponentHost, make_component, plan_fabric, role_configurations
 from penstock.authority.components.exchange.samples import Configuration
+from penstock.authority.components.exchange.topics import check_component_name
 from penstock.authority.components.information.combining import CombinedInformation, TimedValue
 from penstock.authority.components.plans.domain_plan import load_domain_plan
 from penstock.authority.components.points.decision import ConfiguredPolicies
@@ -162,6 +163,18 @@ def test_a_component_that_is_not_there_or_not_a_pep_cannot_be_asked(penstock: Sh
     assert penstock("domain", "up", "bank/bank.toml", "--processes").code == "cli.usage"
 
 
+def test_who_asks_has_an_id_of_its_own(bank: Path) -> None:
+    loaded = load_domain_plan(str(bank / "bank.toml"))
+    asking, own = with_own_id(loaded, "atm")
+    (one,) = asking.plan.components.values()
+    atm = loaded.plan.components["atm"]
+    assert own.startswith("atm-ask-")
+    assert (one.id, one.role, one.key) == (own, atm.role, atm.key)
+    assert with_own_id(loaded, "atm")[1] != own
+    long = replace(loaded, plan=replace(loaded.plan, components={"a" * 32: replace(atm, id="a" * 32)}))
+    check_component_name(with_own_id(long, "a" * 32)[1])
+
+
 def test_a_domain_with_problems_does_not_start(penstock: Shell, bank: Path) -> None:
     plan = bank / "bank.toml"
     plan.write_text(plan.read_text().replace('pdp-3 = ["decider(2)"]', ""))
@@ -221,6 +234,10 @@ def test_a_domain_runs_is_shown_and_is_reconfigured(penstock: Shell, bank: Path,
         assert roles["atm"] == "ER(1)"
         assert len(roles) == 9  # without the two PAPs
         assert "DREQ_1" in penstock.ok("domain", "show", "bank/bank.toml").out
+        # Who asks with the key of a component that runs does not disturb it.
+        assert penstock.ok("component", "ask", "bank/bank.toml", "atm", *WITHDRAW, *amount(400)).status == 0
+        shown = penstock.ok("domain", "show", "bank/bank.toml", "-o", "json").json
+        assert {one["id"]: one["role"] for one in shown["components"]} == roles
         # A component of another file joins.
         assert penstock.ok("component", "ask", "bank/desk.toml", "desk", *WITHDRAW, *amount(400)).status == 0
         # The plan changes, and with it the policies of those who have the role.

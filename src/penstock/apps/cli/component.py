@@ -59,6 +59,9 @@ class _Ask:
         metavar="DURATION",
         help="Wait at most this long until the component has joined.",
     )
+    take_over: bool = option(
+        "--take-over", is_flag=True, help="Ask as ID itself: if a component with this ID runs, it loses its role."
+    )
     understood: tuple[str, ...] = option(
         "--fulfil", multiple=True, metavar="ID", help="Fulfil obligations with this id. Can be repeated."
     )
@@ -76,13 +79,18 @@ penstock component ask bank.toml atm --subject customer:alice --action withdraw 
 def ask(options: _Ask) -> CommandAnswer:
     """Ask for one decision through the PEP with this ID. The exit status is 0 if access is permitted, and 1 otherwise.
 
-    The PEP joins its domain, asks, and leaves. If a component with this ID runs already, it loses its role: use a
-    component file with a PEP that does not run elsewhere. If FILE does not name a fabric that connects processes, all
-    of its components run in this process meanwhile. Without a decision in time nothing is permitted.
+    A PEP with the key and the role of ID joins the domain, asks, and leaves. Its own id begins with `ID-ask-`, so a
+    component that runs as ID is not disturbed. If the fabric lets only ID itself write (`penstock domain
+    nats-permissions`), use --take-over, or a component file with a PEP that does not run elsewhere. If FILE does not
+    name a fabric that connects processes, all of its components run in this process meanwhile. Without a decision in
+    time nothing is permitted.
     """
     question, loaded = options.question.read(), open_plan(options.file)
     try:
-        decision = asyncio.run(ask_through(loaded, options.id, question, options.timeout, options.passphrase_file))
+        asking = ask_through(
+            loaded, options.id, question, options.timeout, options.passphrase_file, take_over=options.take_over
+        )
+        decision = asyncio.run(asking)
     except RefusedError as error:
         return CommandAnswer({"permitted": False, "code": error.code}, (), error)
     return decision_answer(decision, frozenset(options.understood))

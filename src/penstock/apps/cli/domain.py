@@ -320,17 +320,19 @@ class _Show:
 def show_live(options: _Show) -> CommandAnswer:
     """Show the components that have joined the domain of FILE, with their roles and topics, as its PAPs see them.
 
-    It is read from the fabric that the plan names. Nothing is changed.
+    A component that was killed is shown as gone when the domain's `lease` (default: 30 s) has run out. The components
+    are read from the fabric that the plan names. Nothing is changed.
     """
     loaded = open_plan(options.file)
     live = asyncio.run(_live(loaded))
     planned = set(loaded.plan.components) - {one.id for one in loaded.plan.components.values() if one.kind == "PAP"}
-    absent = sorted(planned - live.components.keys())
+    absent = sorted(planned - live.components.keys() - live.missed.keys())
     data = {
         "domain": loaded.plan.name,
         "configuration": live.number,
         "components": [_member(one) for one in live.components.values()],
         "absent": absent,
+        "missed": {id_: {"code": code, "since": _moment(time)} for id_, (code, time) in live.missed.items()},
         "pending": {str(number): _moment(expected) for number, expected in live.pending.items()},
         "refused": live.refused,
     }
@@ -342,6 +344,8 @@ def show_live(options: _Show) -> CommandAnswer:
     def shown() -> Iterator[Shown]:
         yield grid_table(("component", "kind", "role", "home", "writes", "reads"), rows)
         yield f"configuration {live.number} of {loaded.plan.name}, {counted(len(rows), 'component')}"
+        for id_, (code, time) in live.missed.items():
+            yield f"gone since {_moment(time)}: {id_} ({code})"
         if absent:
             yield f"planned, but not there: {', '.join(absent)}"
         for number, expected in live.pending.items():

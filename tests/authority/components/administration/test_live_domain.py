@@ -8,7 +8,8 @@ import pytest
 from tests.authority.components.kit import STRANGER, TABLE, administration, memory_fabric, pap, recorder
 
 from penstock.authority.components.administration.live_domain import LiveDomain, read_live_domain, role_differences
-from penstock.authority.components.exchange.samples import PolicyText, RoleConfiguration
+from penstock.authority.components.exchange.samples import SILENT, PolicyText, RoleConfiguration
+from penstock.authority.components.exchange.topics import TopicLevels
 from penstock.testing.fabric_suite import ManualClock
 
 ROW = msgspec.structs.replace(
@@ -102,5 +103,24 @@ def test_a_domain_is_read_without_being_a_pap() -> None:
             assert live.refused > 0
             await atm.close()
             await pdp.close()
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_a_component_that_was_killed_is_gone_after_the_lease() -> None:
+    async def test() -> None:
+        clock = ManualClock()
+        fabric = memory_fabric(clock)
+        settings = administration(("atm", "ER(1)"), levels=TopicLevels(lease=6.0))
+        async with pap(fabric, settings, clock):
+            atm = recorder(fabric, "atm", "ER(1)", clock)
+            await atm.join()
+            await atm.close()  # without a word
+            await clock.advance(6.1)
+            live = await read_live_domain(fabric, settings, clock.now())
+            assert ([*live.components], {id_: code for id_, (code, _) in live.missed.items()}) == ([], {"atm": SILENT})
+            async with recorder(fabric, "atm", "ER(1)", clock):
+                live = await read_live_domain(fabric, settings, clock.now())
+                assert ([*live.components], live.missed) == (["atm"], {})
 
     asyncio.run(asyncio.wait_for(test(), 20))

@@ -9,12 +9,14 @@ from penstock.authority.components.exchange.topics_lists import TopicsList
 from penstock.authority.components.plans.domain_check import PlanLevel, check_domain
 from penstock.authority.components.plans.domain_plan import (
     EXAMPLE,
+    LEASE_OF_PROCESSES,
     DomainPlan,
     LoadedPlan,
     load_domain_plan,
     read_domain_plan,
 )
 from penstock.errors import PenstockError
+from penstock.fabric import FOREVER
 
 EBANK = Path(__file__).parents[4] / "examples" / "ebank"
 #: without the mapping, which must be signed
@@ -66,6 +68,22 @@ def test_a_plan_is_read() -> None:
     assert plan.appointments["pdp-1"] == ("decider(1)",)
 
 
+@pytest.mark.parametrize(
+    ("lease", "fabric", "expected"),
+    [
+        ("", "", FOREVER),
+        ("", 'dds = "dds://127.0.0.1/0"', LEASE_OF_PROCESSES),
+        ("", 'nats = { servers = ["nats://127.0.0.1"] }', LEASE_OF_PROCESSES),
+        ("", 'keep = "bank.db"', FOREVER),
+        ("lease = 0", 'dds = "dds://127.0.0.1/0"', FOREVER),
+        ("lease = 2.5", "", 2.5),
+    ],
+)
+def test_processes_have_a_lease(lease: str, fabric: str, expected: float) -> None:
+    plan = f'name = "bank"\nadministrators = ["pap"]\n[fabric]\n{fabric}\n[levels]\n{lease}\n'
+    assert read_domain_plan(plan).levels.lease == expected
+
+
 def test_the_printed_example_is_a_plan() -> None:
     plan = read_domain_plan(EXAMPLE)
     commented = read_domain_plan("\n".join(line.removeprefix("# ") for line in EXAMPLE.split("\n")[3:]))
@@ -91,6 +109,7 @@ def test_a_component_file_needs_no_roles() -> None:
         ("latency = [0.05, 0.5, 5]", "latency = [0.5, 0.05, 5]", "component.levels"),
         ("latency = [0.05, 0.5, 5]", "latency = [0.05, 0.5]", "plan.value"),
         ("lifespan = 2", "lifespan = true", "plan.value"),
+        ("lifespan = 2", "lifespan = 2\nlease = -1", "plan.value"),
         ('kind = "PIP"', 'kind = "PIPE"', "plan.value"),
         ('"DREQ_1"]\nread = ["RPEP_1", "DREP_1"]', '"DREP_1"]\nread = ["RPEP_1", "DREP_1"]', "component.topics-list"),
         ('"DREQ_2"]\nread', '"DREQ2"]\nread', "component.topic"),

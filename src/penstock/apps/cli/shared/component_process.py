@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import secrets
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from penstock.apps.cli.shared.commands import wants_data
 from penstock.apps.cli.shared.options import open_key
 from penstock.apps.cli.shared.session import aside, say
 from penstock.apps.component_host import ComponentHost, is_shared, plan_fabric
+from penstock.authority.components.exchange.topics import NAME_LENGTH
 from penstock.authority.components.plans.domain_plan import LoadedPlan, load_domain_plan
 from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.decisions.modes import AskedDecision
@@ -141,13 +144,33 @@ async def host_in_processes(loaded: LoadedPlan, passphrase_file: str | None, sta
         await asyncio.gather(*(child.wait() for child in children))
 
 
-async def ask_through(
-    loaded: LoadedPlan, id_: str, question: AccessQuestion, timeout: float, passphrase_file: str | None
+def with_own_id(loaded: LoadedPlan, id_: str) -> tuple[LoadedPlan, str]:
+    """Return a plan with one component alone, under another id: the role is the key's, so it has the same rights."""
+    suffix = f"-ask-{secrets.token_hex(3)}"
+    own = f"{id_[: NAME_LENGTH - len(suffix)]}{suffix}"
+    one = replace(loaded.plan.components[id_], id=own, certificate="")
+    return replace(loaded, plan=replace(loaded.plan, components={own: one})), own
+
+
+async def ask_through(  # noqa: PLR0913  # a PEP, a question, and how to ask it
+    loaded: LoadedPlan,
+    id_: str,
+    question: AccessQuestion,
+    timeout: float,
+    passphrase_file: str | None,
+    *,
+    take_over: bool = False,
 ) -> AskedDecision:
-    """Ask through a PEP of a plan. Raises as `EnforcementComponent.decide` and `join`, and `MalformedError`."""
-    keys = component_keys(loaded, (id_,) if is_shared(loaded) else (), passphrase_file)
+    """Ask through a PEP of a plan, with an id of its own unless it takes over the PEP's.
+
+    Raises as `EnforcementComponent.decide` and `join`, and `MalformedError`.
+    """
+    keys: Mapping[str, SigningKey] = component_keys(loaded, (id_,) if is_shared(loaded) else (), passphrase_file)
     if id_ not in keys:
         component_keys(loaded, (id_,), passphrase_file)
+    if is_shared(loaded) and not take_over:
+        loaded, own = with_own_id(loaded, id_)
+        keys, id_ = {own: keys[id_]}, own
     async with plan_fabric(loaded) as fabric:
         host = ComponentHost(loaded, fabric, keys, note_component)
         point = host.components[id_]

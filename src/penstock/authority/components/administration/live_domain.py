@@ -5,7 +5,7 @@ and the configuration of each role that somebody has taken. `role_differences` c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -40,6 +40,8 @@ class LiveDomain:
     refused: int = 0
     #: the ids of policies that PSPs have specified
     specified: frozenset[str] = frozenset()
+    #: components that PAPs have missed and that have not joined again: the code, and when their roles ended
+    missed: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
 async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now: float) -> LiveDomain:
@@ -50,6 +52,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
     roles: dict[str, RoleConfiguration] = {}
     refused = 0
     specified: set[str] = set()
+    missed: dict[str, tuple[str, float]] = {}
     for sample in await fabric.state(topic_name(settings.domain, conf)):
         try:
             data = registry.opened(str(conf), sample.data)
@@ -58,6 +61,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
                 case Configuration() as answer:
                     registry.follow(answer, found.time)
                     if answer.certificate:
+                        missed.pop(answer.id, None)
                         certificate = registry.members[answer.id].certificate
                         roles[certificate.role_name] = registry.recorded_row(answer)
                 case ReconfigurationPlan() as plan:
@@ -68,6 +72,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
                         if row is not None:
                             roles[role] = row
                 case Withdrawal() as withdrawal:
+                    missed |= {id_: (code, found.time) for id_, code in withdrawal.missed.items()}
                     registry.announced(withdrawal.records)
                 case BaseTime() as base:
                     registry.finish(base.number, base.time)
@@ -82,6 +87,7 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
         {number: progress.plan.expected for number, progress in registry.progress.items()},
         refused,
         frozenset(specified),
+        {id_: one for id_, one in sorted(missed.items()) if id_ not in registry.members},
     )
 
 

@@ -27,6 +27,7 @@ from penstock.authority.components.information.dependencies import (
     read_attribute_name,
 )
 from penstock.errors import MalformedError
+from penstock.fabric import FOREVER
 from penstock.model.principals import Petnames, Principal
 from penstock.policy.language.policies import Root
 from penstock.policy.limits import POLICY_BYTES
@@ -71,6 +72,9 @@ _KEYS: Final = frozenset(
         ),
     )
 )
+#: fabrics that connect processes, and seconds after which a component there counts as crashed that is not heard
+SHARED_FABRICS: Final = frozenset({"nats", "dds"})
+LEASE_OF_PROCESSES: Final = 30
 EXAMPLE: Final = """\
 # A domain of authorization components. `penstock domain check bank.toml` checks it, `penstock domain up bank.toml` runs
 # it. Paths are relative to the folder of this file.
@@ -87,6 +91,7 @@ policies = ["policies/*.policy"]  # what decision points decide by, in XML, JSON
 [levels]
 latency = [0.05, 0.5, 5]          # seconds: LB1, LB2 and LB3
 lifespan = 5                      # seconds: LS, for which requests and replies are valid
+# lease = 30                      # seconds after which a component that is not heard loses its role; 0 for never
 
 # [fabric]                        # where topics are; without it, all components run in one process
 # dds = "dds://127.0.0.1/0"       # a DDS domain, or [fabric.nats] with keys as in node files:
@@ -333,7 +338,9 @@ def read_domain_plan(data: str | bytes) -> DomainPlan:
         role_policy=PLAN_FILE.text("role_policy", table["role_policy"]) if "role_policy" in table else "",
         policies=PLAN_FILE.texts("policies", table.get("policies", [])),
         mappings=PLAN_FILE.texts("mappings", table.get("mappings", [])),
-        levels=_read_levels(PLAN_FILE.table("levels", table.get("levels", {}))),
+        levels=_read_levels(
+            PLAN_FILE.table("levels", table.get("levels", {})), PLAN_FILE.table("fabric", table.get("fabric", {}))
+        ),
         apply_within=_seconds("apply_within", table.get("apply_within", 10.0)),
         topic_secret=PLAN_FILE.text("topic_secret", table["topic_secret"]) if "topic_secret" in table else "",
         fabric=MappingProxyType(PLAN_FILE.table("fabric", table.get("fabric", {}))),
@@ -500,10 +507,12 @@ def _read_component(id_: str, value: object, roles: Mapping[str, RolePlan], sour
     )
 
 
-def _read_levels(table: Mapping[str, object]) -> TopicLevels:
+def _read_levels(table: Mapping[str, object], fabric: Mapping[str, object]) -> TopicLevels:
     """Read the levels of quality of service. Raises also what `TopicLevels` raises for a wrong order."""
-    PLAN_FILE.known("`levels`", table, ("latency", "lifespan"))
+    PLAN_FILE.known("`levels`", table, ("latency", "lifespan", "lease"))
     found: dict[str, object] = {}
+    if "lease" in table or not SHARED_FABRICS.isdisjoint(fabric):
+        found["lease"] = _seconds("levels.lease", table.get("lease", LEASE_OF_PROCESSES)) or FOREVER
     if "latency" in table:
         those = table["latency"]
         if not isinstance(those, list) or len(those) != _LEVELS:
