@@ -12,11 +12,16 @@ writer is gone. So one process of a domain runs a `DdsKeeper`:
 - It passes requests to services, and renewed leases to the readers that watch. When DDS finds a client gone, so are its
   writers.
 
+A second keeper of the same file is a stand-by: it waits until the first one has ended, however that was, and goes on
+with what the file has.
+
 Clients send to `PREFIX/calls`; the keeper answers on `PREFIX/replies` in the partition of the client. Anyone in the
 domain can send to it: what does not read is refused, and what one client can make it hold is bounded.
 """
 
 import asyncio
+import fcntl
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,7 +55,9 @@ _CHUNK: Final = 256 << 10
 _PAUSE: Final = 0.005
 _FULL: Final = 1.0  # seconds that a DDS writer may stay full
 _ACKS: Final = 2.0  # seconds that a replaced DDS writer waits for its readers
+_LOOK: Final = 0.1  # seconds after which a stand-by looks again
 GONE: Final = "fabric.keeper-restarted"
+_MEMORY: Final = ":memory:"  # for tests: a file that nobody shares
 KEEPER: Final = "keeper"  # the key of its replies, as a client's id is the key of its calls
 
 
@@ -98,8 +105,9 @@ class _Introduction:
 class DdsKeeper:
     """The keeper of one prefix in a DDS domain; `await DdsKeeper.open(address)` starts it."""
 
-    def __init__(self, link: DdsLink, store: EmbeddedFabric, prefix: str) -> None:
+    def __init__(self, link: DdsLink, store: EmbeddedFabric, prefix: str, lock: int | None = None) -> None:
         self._link = link
+        self._lock = lock  # the handle of a locked file
         self._store = store
         self._prefix = prefix
         self._limits = store.limits
@@ -120,24 +128,35 @@ class DdsKeeper:
         self.refused = 0
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913  # named settings, each with a default
         cls,
         address: DdsAddress | str,
         *,
         file: Path | None = None,
+        standby: bool = False,
         prefix: str = "penstock",
         clock: Clock | None = None,
         limits: FabricLimits = FABRIC_LIMITS,
     ) -> Self:
         """Start a keeper; `file` is for persistent topics, which are refused without one.
 
+        A file has one keeper. As a stand-by, wait until it has ended.
+
         Raises `MalformedError` (`fabric.bad-address`) and `FailedError` (`fabric.refused`, `fabric.keeper`).
         """
         parsed = DdsAddress.parse(address) if isinstance(address, str) else address
-        files = FileKeeper(file) if file is not None else None
-        store = EmbeddedFabric(clock=clock or SystemClock(), keeper=files, limits=limits)
-        made = cls(DdsLink(parsed), store, prefix)
-        await made._start()
+        if standby and file is None:
+            raise FailedError("fabric.keeper", "a stand-by needs the file of the first keeper")
+        lock = None if file is None or str(file) == _MEMORY else await _locked(file, wait=standby)
+        try:
+            files = FileKeeper(file) if file is not None else None
+            store = EmbeddedFabric(clock=clock or SystemClock(), keeper=files, limits=limits)
+            made = cls(DdsLink(parsed), store, prefix, lock)
+            await made._start()
+        except BaseException:
+            if lock is not None:
+                os.close(lock)
+            raise
         return made
 
     async def _start(self) -> None:
@@ -159,6 +178,9 @@ class DdsKeeper:
                 introduction.timer.cancel()
         await self._link.close()
         await self._store.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -516,6 +538,29 @@ class DdsKeeper:
         for services in self._services.values():
             services[:] = [each for each in services if each[0] is not client]
         client.replies.close()
+
+
+async def _locked(file: Path, *, wait: bool) -> int:
+    """Lock the file of a keeper, and return the handle of the lock. The system unlocks it when the process ends."""
+    lock = Path(f"{file}.lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FailedError("fabric.keeper", f"`{lock}` cannot be opened: {error.strerror}") from error
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    hint = "end it, or start this one as a stand-by"
+                    raise FailedError("fabric.keeper", f"another keeper uses `{file}`", hint=hint) from None
+                await asyncio.sleep(_LOOK)
+            else:
+                return handle
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 async def _close_acknowledged(writer: DdsWriter) -> None:

@@ -12,7 +12,7 @@ from tests.apps.conftest import Shell
 from tests.apps.node_kit import LONGEST, bounded
 from tests.copies import Copy
 
-from penstock.fabric import EmbeddedFabric
+from penstock.fabric import Durability, EmbeddedFabric, Qos, Reliability
 from penstock.fabric.addresses import open_fabric
 from penstock.testing.fabric_suite import refused
 
@@ -31,6 +31,35 @@ def test_an_address_says_which_fabric() -> None:
                 await open_fabric(address)
 
     asyncio.run(whole())
+
+
+def test_a_stand_by_takes_the_place_of_a_keeper_that_is_killed(penstock: Shell) -> None:
+    pytest.importorskip("cyclonedds", reason="cyclonedds is not installed: there is no wheel for this machine")
+    where = address()
+    words = ["fabric", "keep", where, "--file", "kept", "-o", "json"]
+
+    async def read() -> bytes:
+        async with await open_fabric(where) as late:
+            return (await anext(await late.subscribe("kept"))).data
+
+    async def whole() -> None:
+        async with asyncio.timeout(LONGEST):
+            async with await open_fabric(where) as fabric:
+                await fabric.declare("kept", Qos(durability=Durability.PERSISTENT, reliability=Reliability.RELIABLE))
+                await (await fabric.publisher("kept")).publish(b"1")
+                first.kill()
+                assert standby.stdout is not None
+                assert await asyncio.to_thread(standby.stdout.readline)
+                assert await read() == b"1"
+
+    first = Copy(words, stdout=subprocess.PIPE, text=True)
+    with bounded(first):
+        assert first.stdout is not None
+        first.stdout.readline()
+        assert penstock(*words[:-2]).code == "fabric.keeper"
+        standby = Copy([*words, "--standby"], stdout=subprocess.PIPE, text=True)
+        with bounded(standby):
+            asyncio.run(whole())
 
 
 def test_decisions_over_a_dds_domain_and_its_keeper(penstock: Shell) -> None:

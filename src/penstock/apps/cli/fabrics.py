@@ -26,6 +26,9 @@ class _Keep:
         type=click.Path(path_type=str),
         help="Keep persistent topics in this file (default: persistent topics are refused).",
     )
+    standby: bool = option(
+        "--standby", is_flag=True, help="Wait until the keeper that uses --file has ended, and take its place."
+    )
     prefix: str = option(
         "--fabric-prefix",
         default="penstock",
@@ -40,6 +43,7 @@ class _Keep:
     fabric,
     example="""
 penstock fabric keep dds://127.0.0.1/7 --file topics.db
+penstock fabric keep dds://127.0.0.1/7 --file topics.db --standby
 penstock fabric keep dds://10.0.0.1,10.0.0.2/7?tag=bank
 """,
 )
@@ -47,13 +51,15 @@ def keep(options: _Keep) -> None:
     """Keep the topics of the DDS domain ADDRESS, dds://HOST[,HOST…][/DOMAIN][?tag=TAG], until it is stopped.
 
     DDS has no server. The keeper holds what topics offer, who owns them, and the samples that late readers get. Run one
-    in each domain. It prints a line when it is ready. Fabrics whose address has the same hosts, domain and tag find it.
+    in each domain, and perhaps a stand-by. It prints a line when it is ready. Fabrics whose address has the same hosts,
+    domain and tag find it.
     """
     from penstock.fabric.dds_keeper import DdsKeeper  # noqa: PLC0415  # an extra
 
     async def run(stop: asyncio.Event) -> None:
         file = None if options.file is None else Path(options.file)
-        async with await DdsKeeper.open(options.address, file=file, prefix=options.prefix):
+        opening = DdsKeeper.open(options.address, file=file, standby=options.standby, prefix=options.prefix)
+        async with await opening:
             as_data = json.dumps({"keeper": options.address, "file": options.file})
             # One line, because the program that started it waits for it.
             show([as_data if wants_data() else f"✓ keeps the topics of {options.address}"])
