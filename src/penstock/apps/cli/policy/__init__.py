@@ -1,6 +1,7 @@
 """`penstock policy` and `penstock pdp`: attribute-based policies, and decisions by them.
 
 `commands` lists the verbs, decides requests, combines decisions and runs the decision service. `files` checks, formats,
-converts and tests policies, `analysis` analyses them, `explanation` explains decisions.
+converts and tests policies, `analysis` analyses them, `explanation` explains decisions. `sql` writes views for
+other engines.
 May import from `penstock.apps.cli`: `certs`, `shared`.
 """

@@ -17,6 +17,7 @@ from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.policy.analysis import analyse, diff, residual
 from penstock.apps.cli.policy.explanation import explain_decision
 from penstock.apps.cli.policy.files import check, convert, fmt, read_request_file, read_root, run_tests
+from penstock.apps.cli.policy.sql import sql
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -439,7 +440,7 @@ def policy() -> None:
     """Check, convert, test and analyse attribute-based policies."""
 
 
-for _command in (analyse, diff, explain_decision, residual, check, fmt, convert, run_tests):
+for _command in (analyse, diff, explain_decision, residual, check, fmt, convert, run_tests, sql):
     policy.add_command(_command)
 
 
