@@ -1,8 +1,19 @@
-"""Enforce, audit and try out policy on Spark: the public functions of `penstock.pipeline`.
+"""What a reader may see of a DataFrame, and the rest of Penstock on Spark.
 
-Read and ingest events, admit and deliver them, compare two policies, audit decision logs, evaluate tables of requests,
-find conflicts between rules, and read and write sealed logs. The how-to pages on Spark show each of them at work.
-Everything needs `penstock[spark]`.
+    import penstock.spark as ps
+
+    df = spark.read.csv("meter.csv", header=True)
+    ps.view(df, "policy.toml", reader="planner", mapping="mapping.toml")   # the rows and columns that it may see
+    ps.quarantine(df, "policy.toml", reader="planner", mapping="mapping.toml")   # rows that are not events, and why
+    df.transform(ps.restrict("policy.toml", reader="planner", mapping="mapping.toml"))   # the same as `view`
+
+The data can be any DataFrame, also a stream or one of Spark Connect. `mapping` is a mapping file, a dict of columns by
+attribute name, or not needed if the columns have the names of the attributes. The how-to pages on Spark tell
+the whole story.
+
+Below that are the steps of `penstock pipeline`: read and ingest events, admit and deliver them, compare two policies,
+audit decision logs, evaluate tables of requests, find conflicts between rules, and read and write sealed logs. The
+how-to pages on Spark show each of them at work. Everything needs `penstock[spark]`.
 """
 
 from importlib.util import find_spec
@@ -55,6 +66,9 @@ from penstock.pipeline.sealed.reader import BlockReader as BlockReader
 from penstock.pipeline.sealed.reader import events_schema as events_schema
 from penstock.pipeline.sealed.reader import sealed_columns as sealed_columns
 from penstock.pipeline.sealed.writer import Writing as Writing
+from penstock.pipeline.views import quarantine as quarantine
+from penstock.pipeline.views import restrict as restrict
+from penstock.pipeline.views import view as view
 from penstock.pipeline.whatif import AffectedReader as AffectedReader
 from penstock.pipeline.whatif import PolicyComparison as PolicyComparison
 from penstock.pipeline.whatif import compare as compare
@@ -93,6 +107,7 @@ __all__ = [
     "load_policy",
     "log_frame",
     "mask",
+    "quarantine",
     "read_csv",
     "read_lines",
     "read_log",
@@ -103,6 +118,7 @@ __all__ = [
     "read_types",
     "refusals",
     "register_jetstream",
+    "restrict",
     "rights_unused",
     "rights_used",
     "run_ingest",
@@ -110,6 +126,7 @@ __all__ = [
     "to_transit",
     "transit_sources",
     "typed_schema",
+    "view",
     "whatif_html",
     "within",
 ]

@@ -12,7 +12,7 @@ BUILT = {"cert.expired", "cert.not-yet-valid", "foreign.expired", "foreign.not-y
 #: files, keys of a mapping file that look like codes, and attributes of attributes
 NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
 NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
-NOT_CODES |= {"subject.id", "subject.type"}
+NOT_CODES |= {"subject.id", "subject.type", "mapping.toml", "policy.toml"}
 NOT_CODES |= {"fabric.dds", "fabric.keep", "fabric.nats"}
 
 

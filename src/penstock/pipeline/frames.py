@@ -313,6 +313,11 @@ _COMPARE: Final[Mapping[ComparisonOperator, Callable[[Column, Column], Column]]]
 }
 
 
+def compare_columns(operator: ComparisonOperator, left: Column, right: Column) -> Column:
+    """Compare two columns of one kind, as Spark does."""
+    return _COMPARE[operator](left, right)
+
+
 def _compare(operator: ComparisonOperator, left: Value, right: Value) -> TruthColumns:
     if left.kind is None or right.kind is None:
         return TruthColumns(F.lit(False), F.lit(False))

@@ -1,7 +1,7 @@
 """The manifest of delivered rows: who reads which program, in which version. Nothing here needs Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from shlex import quote
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.enforce.policy import Program
+from penstock.pipeline.enforce.policy import PipelinePolicy, Program, programs_of
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"
@@ -143,6 +143,19 @@ def _version(event_type: EventType) -> tuple[StoredAttribute, ...]:
 def policy_mark(revision: str) -> str:
     """Return the end of a policy's revision: a digest, short enough for the name of a folder."""
     return revision[-16:] or "none"
+
+
+def reader_program(policy: PipelinePolicy, reader: str) -> Program:
+    """Return the program of one subscriber.
+
+    Raises `RefusedError` (`pipeline.no-rights`), `MalformedError` (`pipeline.unknown-subscriber`) and as `programs_of`.
+    """
+    own = tuple(one for one in policy.subscribers if one.name == reader)
+    found = programs_of(replace(policy, subscribers=own))
+    if not found:
+        others = [one.name for one in policy.subscribers if one.name != reader]
+        raise no_view(reader, others, [one.name for one in own])
+    return found[0]
 
 
 def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) -> PenstockError:

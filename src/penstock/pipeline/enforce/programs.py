@@ -22,7 +22,7 @@ from penstock.pipeline.enforce.policy import Program as Program
 from penstock.pipeline.enforce.policy import answered as answered
 from penstock.pipeline.enforce.policy import programs_of as programs_of
 from penstock.pipeline.enforce.policy import unfiltered as unfiltered
-from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, micros, quoted
+from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, literal, micros, quoted
 from penstock.selector import Selector
 from penstock.selector.ast import (
     And,
@@ -329,6 +329,16 @@ class OneRow:
         # A number that is 0 in every row, which Spark does not see: it would make a cross join of a join by a constant.
         zero = quoted(frame.columns[0]).isNull().cast("bigint").bitwiseAND(F.lit(0))
         return look_up(frame, zero, kinds, [0, *(value for _, _, value in self._found)])
+
+
+@dataclass(slots=True)
+class PrintedConstants(OneRow):
+    """Constants that plans may print: they stand in the expressions themselves, and nothing is joined."""
+
+    def source(self, value: Value, kind: Kind) -> ColumnSource:
+        """Return a constant as a column."""
+        column = literal(value, kind)
+        return ColumnSource(column, kind, PlainColumn(column))
 
 
 def look_up(frame: DataFrame, key: Column, kinds: Mapping[str, Kind], row: Sequence[Value | None]) -> DataFrame:

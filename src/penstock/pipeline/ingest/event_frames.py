@@ -65,7 +65,7 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
     known = quoted(TYPE)
     # (1) Each value as a column.
     values: list[Column] = []
-    wrong = [*checked.problems, *_metadata_problems(checked)]
+    wrong = [*checked.problems, *metadata_problems(checked)]
     merged: dict[AttributeId, Column] = {}
     for version in checked.versions:
         own = known == F.lit(str(version.event_type.name))
@@ -110,7 +110,8 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
     )
 
 
-def _metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
+def metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
+    """Return what can be wrong with the metadata of records, in terms of their columns `@id` to `@type`."""
     never = F.lit(False)
     principal = F.coalesce(quoted(SOURCE).rlike(_PRINCIPAL), never)
     time = [

@@ -228,7 +228,8 @@ class Mapping:
 
     type_file: str
     format: MappedFormat
-    id: FromColumn
+    #: a column in every mapping file
+    id: Origin
     time: Origin
     source: Origin
     attributes: MappingOf[str, Origin]

@@ -1,0 +1,444 @@
+"""Views: what one reader of a policy file may see of any DataFrame, and what cannot be an event in it.
+
+`view` returns the rows and columns that a reader may see. The DataFrame holds events of one type: `mapping` says which
+column is which attribute. It is a mapping file, or a dict of columns by attribute name, in which `@id`, `@time` and
+`@source` stand for the event's own; without a mapping the columns have the names of the attributes. Or it holds events
+as they travel, in columns with attribute ids, as `penstock pipeline ingest` writes them.
+
+Everything is `DataFrame -> DataFrame` in native expressions: on streams and through Spark Connect too. No row raises: a
+row that is not an event of the type, because a value has another kind or lies outside of its domain, is not shown, and
+`quarantine` lists it.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampType,
+)
+
+from penstock.errors import MalformedError, did_you_mean
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import Kind
+from penstock.pipeline.enforce.deliver import ByType, is_known
+from penstock.pipeline.enforce.manifest import reader_program
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
+from penstock.pipeline.enforce.programs import (
+    Constants,
+    OneRow,
+    PrintedConstants,
+    Program,
+    shape_of,
+)
+from penstock.pipeline.enforce.pushdown import filter_column, necessary
+from penstock.pipeline.enforce.restrict import Viewer, any_of, columns, environment_of, is_always, keep
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted, transit_sources
+from penstock.pipeline.ingest.event_frames import REASON, TYPE, WORDS, metadata_problems
+from penstock.pipeline.ingest.formats import check_table
+from penstock.pipeline.ingest.mapping import (
+    BoundMapping,
+    ColumnFormat,
+    ConstantColumn,
+    CsvLayout,
+    FromColumn,
+    MappedFormat,
+    Origin,
+    read_mapping,
+)
+from penstock.pipeline.ingest.mapping import Mapping as TableMapping
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, ROW, RecordProblem
+from penstock.selector import ALWAYS
+from penstock.store.files.files import read_file, within
+from penstock.trust.event_types import read_type
+
+PolicySource: TypeAlias = PipelinePolicy | str | os.PathLike[str]
+"""A policy, or the path of its policy file."""
+
+ColumnMapping: TypeAlias = BoundMapping | str | os.PathLike[str] | Mapping[str, str | Column | None] | None
+"""Which column is which attribute: a mapping file, a mapping bound to a type, columns by attribute name, or None."""
+
+ConstantsIn: TypeAlias = Literal["public", "hidden"]
+"""Whether plans may print a policy's constants. If they are hidden, nothing is pushed down."""
+
+_WRONG: Final = "@wrong"
+_AS_IS: Final = ColumnFormat(trim=False, null=())
+"""How a column of text is read if no mapping file says otherwise: as it is."""
+_NO_ID, _NO_TIME = ConstantColumn("-"), ConstantColumn(datetime.fromtimestamp(0, tz=UTC))
+_PLAIN: Final[Mapping[Kind, tuple[type[DataType], ...]]] = {
+    Kind.STRING: (StringType,),
+    Kind.INTEGER: (ByteType, ShortType, IntegerType, LongType),
+    Kind.FLOAT: (ByteType, ShortType, IntegerType, FloatType, DoubleType),
+    Kind.BOOLEAN: (BooleanType,),
+    Kind.TIMESTAMP: (TimestampType,),
+}
+"""The types of columns that hold values of a kind as they are: nothing in them can be wrong but the domain."""
+
+
+def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
+    df: DataFrame,
+    policy: PolicySource,
+    reader: str,
+    mapping: ColumnMapping = None,
+    *,
+    ids: bool = False,
+    constants: ConstantsIn = "public",
+    now: datetime | None = None,
+) -> DataFrame:
+    """Return the rows and columns of a DataFrame that a reader may see.
+
+    `reader` is a subscriber of the policy file. The columns are the event's id and time, under the names that they have
+    in the data, and the attributes that some right of the reader shows, under the names of its version. With `ids`,
+    they are `@id`, `@time`, `@source` and attribute ids. If no right shows an attribute of a row, it is null. Rights
+    are asked at the time of each event.
+
+    The reader's own filter and the constants of its rights are pushed down to the files; with `constants="hidden"` no
+    plan contains them, and everything is read. `now` is the time at which the policy's types are verified (default: the
+    current time).
+
+    Raises `MalformedError`: `pipeline.unknown-subscriber`, `mapping.column` for a column that is missing or of a wrong
+    type, `view.time` if rights depend on a time that the data does not have, `view.type` for data of a type that the
+    reader does not read; `RefusedError` (`pipeline.no-rights`); and what reading policy and mapping raises. Never for a
+    row.
+    """
+    known = _policy(policy, now)
+    program = reader_program(known, reader)
+    events = EventColumns.of(df, known, program, mapping)
+    held = PrintedConstants("@x") if constants == "public" else OneRow("@x")
+    pushed = necessary(program, events.kinds) if constants == "public" else None
+    sound = events.sound(None if pushed is None else filter_column(pushed))
+    return _shown(sound, events, program, known, held).select(*events.output(program, ids=ids))
+
+
+def restrict(
+    policy: PolicySource,
+    reader: str,
+    mapping: ColumnMapping = None,
+    *,
+    ids: bool = False,
+    constants: ConstantsIn = "public",
+) -> Callable[[DataFrame], DataFrame]:
+    """Return `view` as a function of the DataFrame: `df.transform(restrict("policy.toml", "firm"))`."""
+    return lambda df: view(df, policy, reader, mapping, ids=ids, constants=constants)
+
+
+def quarantine(
+    df: DataFrame, policy: PolicySource, reader: str, mapping: ColumnMapping = None, *, now: datetime | None = None
+) -> DataFrame:
+    """Return the rows of a DataFrame that are not events, for which `view` shows nothing to anybody.
+
+    Each row has its columns, the code of what is wrong in `@reason`, and words for it in `@words`, as in the quarantine
+    of `penstock pipeline ingest`. A column that the reader's rights neither show nor ask about is looked at only if its
+    values must be converted or its attribute has a domain. Raises as `view`.
+    """
+    known = _policy(policy, now)
+    events = EventColumns.of(df, known, reader_program(known, reader), mapping)
+    return events.wrong()
+
+
+def _policy(policy: PolicySource, now: datetime | None) -> PipelinePolicy:
+    if isinstance(policy, PipelinePolicy):
+        return policy
+    return load_policy(os.fspath(policy), datetime.now(UTC) if now is None else now)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The events of a DataFrame.
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """A DataFrame whose rows are events of some types: its columns are those of events as they travel, and more.
+
+    `kinds` has the columns about which a filter can be pushed down, and `names` the columns of the data that hold an
+    event's id, time and source.
+    """
+
+    frame: DataFrame
+    types: tuple[EventType, ...]
+    kinds: Mapping[str, Kind]
+    names: Mapping[str, str]
+    #: whether `@type` says of each row which type it is of
+    told: bool
+    problems: Sequence[RecordProblem] = ()
+    #: the columns of the data
+    data: tuple[str, ...] = ()
+    #: whether the time of each event is known
+    timed: bool = True
+    #: whether values are converted, which costs more than reading them
+    converted: bool = False
+
+    @classmethod
+    def of(cls, df: DataFrame, policy: PipelinePolicy, program: Program, mapping: ColumnMapping) -> "EventColumns":
+        """Find the events of a DataFrame for a reader's program. Raises `MalformedError` as `view`."""
+        ids = {str(attribute.id) for attribute in program.event_type.attributes}
+        if mapping is None and ids and ids <= set(df.columns):
+            found = cls._travelling(df, policy, program)
+        else:
+            bound, df = _bound(df, policy, program, mapping)
+            found = cls._mapped(df, bound, program)
+        line = {key for one in found.types for key in (one.key, *one.ancestors)}
+        if program.event_type.key not in line:
+            raise MalformedError(
+                "view.type",
+                f"the data are events of `{found.types[0].name.name}`, and `{program.readers[0][:80]}` reads"
+                f" `{program.event_type.name.name}`",
+                hint="choose a reader of that type, or another mapping",
+            )
+        if not found.timed and _asks_time(program):
+            raise MalformedError(
+                "view.time",
+                f"the rights of `{program.readers[0][:80]}` depend on the time of each event, and no column has it",
+                hint='name the column: `mapping={"@time": "…"}`',
+            )
+        return found
+
+    @classmethod
+    def _travelling(cls, df: DataFrame, policy: PipelinePolicy, program: Program) -> "EventColumns":
+        there = set(df.columns)
+        known = [one.event_type for one in policy.types] or [program.event_type]
+        types = tuple(one for one in known if {str(a.id) for a in one.attributes} <= there)
+        kinds = {str(a.id): a.spec.kind for a in attributes_of(types)}
+        if unknown := (_needed(program) & there) - kinds.keys():
+            # Taken for null, it would be shown by whatever asks for that.
+            raise MalformedError(
+                "view.type",
+                f"the policy does not have the type of the attribute `{min(unknown)[:120]}`, about which rights ask",
+                hint="add all versions of the data to `types` of the policy file",
+            )
+        names = {str(name): str(name) for name in METADATA if name in there}
+        absent = [F.lit(None).cast("string").alias(name) for name in (ID, SOURCE) if name not in there]
+        if TIME in there:
+            kinds[TIME] = Kind.TIMESTAMP
+        else:
+            absent.append(literal(None, Kind.TIMESTAMP).alias(TIME))
+        return cls(df.select("*", *absent), types, kinds, names, TYPE in there, (), tuple(df.columns), TIME in there)
+
+    @classmethod
+    def _mapped(cls, df: DataFrame, bound: BoundMapping, program: Program) -> "EventColumns":
+        mapping, event_type = bound.mapping, bound.event_type
+        fields = {field.name: field.dataType for field in df.schema}
+        needed = _needed(program)
+        plain = {n for n, o in mapping.attributes.items() if _is_plain(event_type.by_name[n], o, fields)}
+        # What nobody asks about and nothing can be wrong with is not read.
+        kept = {
+            name: origin
+            for name, origin in mapping.attributes.items()
+            if name not in plain or event_type.by_name[name].id in needed
+        }
+        bound = replace(bound, mapping=replace(mapping, attributes=kept, format=MappedFormat.PARQUET))
+        nothing = [F.lit(None).alias(name) for name in (FILE, POSITION, ORIGINAL)]
+        records = df.select(*columns(df), *nothing, F.struct(*columns(df)).alias(ROW))
+        checked = check_table(records, bound)
+        names = {
+            name: origin.column
+            for name, origin in zip(METADATA, (mapping.id, mapping.time, mapping.source), strict=True)
+            if isinstance(origin, FromColumn)
+        }
+        (version,) = checked.versions
+        values = {
+            str(a.id): converted.value if (converted := version.values.get(a.name)) else literal(None, a.spec.kind)
+            for a in attributes_of([event_type])
+        }
+        typed = checked.frame.select(
+            quoted(ROW),
+            checked.type.alias(TYPE),
+            checked.id.alias(ID),
+            checked.time.value.alias(TIME),
+            checked.source.alias(SOURCE),
+            *(value.alias(name) for name, value in values.items()),
+        )
+        attributes = event_type.by_name
+        problems = [*checked.problems, *metadata_problems(checked)]
+        for name, converted in version.values.items():
+            problems += converted.problems(quoted(attributes[name].id))
+        kinds = {str(attributes[name].id): attributes[name].spec.kind for name in plain & kept.keys()}
+        if isinstance(fields.get(names.get(TIME, "")), TimestampType):
+            kinds[TIME] = Kind.TIMESTAMP
+        timed = mapping.time is not _NO_TIME
+        return cls(
+            typed,
+            (event_type,),
+            kinds,
+            names,
+            True,
+            problems,
+            tuple(df.columns),
+            timed,
+            plain < mapping.attributes.keys(),
+        )
+
+    def sound(self, pushed: Column | None = None) -> DataFrame:
+        """Return the rows that are events, of those that a filter of plain columns lets through."""
+        found = self.frame if pushed is None else self.frame.where(pushed)
+        if self.converted:
+            # Not by a filter, for which Spark would convert everything twice.
+            found = keep(found, ~any_of([F.coalesce(p.where, F.lit(False)) for p in self.problems]), columns(found))
+        else:
+            for problem in self.problems:
+                found = found.where(~F.coalesce(problem.where, F.lit(False)))
+        found = found.drop(ROW)
+        return found.where(is_known(self.types)) if self.told else found
+
+    def wrong(self) -> DataFrame:
+        """Return the other rows, with what is wrong."""
+        number = F.lit(None).cast("int")
+        for position, problem in reversed(list(enumerate(self.problems))):
+            number = F.when(problem.where, F.lit(position)).otherwise(number)
+        frame = self.frame.withColumn(_WRONG, number)
+        texts = [[one.code for one in self.problems], [one.words for one in self.problems]]
+        said = [F.get(F.array(*map(F.lit, words)), quoted(_WRONG)) if words else F.lit("") for words in texts]
+        data = [(quoted(ROW).getField(name) if self.problems else quoted(name)).alias(name) for name in self.data]
+        named = [column.alias(name) for name, column in zip((REASON, WORDS), said, strict=True)]
+        return keep(frame, quoted(_WRONG).isNotNull(), [*data, *named])
+
+    def output(self, program: Program, *, ids: bool) -> list[Column]:
+        """Return the columns of a view of which `_shown` made the rows."""
+        shown = _visible(program)
+        own = [quoted(a.name).alias(str(a.id) if ids else a.name) for a in shown]
+        taken = {a.name.lower() for a in shown}
+        found = []
+        for name, column in self.names.items():
+            plain = name if ids or column.lower() in taken else column
+            taken.add(plain.lower())
+            found.append(quoted(name).alias(plain))
+        return [*found, *own]
+
+
+def _shown(
+    frame: DataFrame, events: EventColumns, program: Program, policy: PipelinePolicy, constants: OneRow
+) -> DataFrame:
+    """Return the rows that a program shows: the metadata, and the attributes that it can show, by name."""
+    by_type = ByType(events.types, told=events.told)
+    asked = by_type.program(program)
+    sources = transit_sources(events.types)
+    viewer = Viewer(sources, environment_of(policy, constants), by_type.guards())
+    shape, values = shape_of(asked, {name: source.kind for name, source in sources.items()})
+    parameters = constants.parameters(Constants(list(values)))
+    words = [f"@w{number}" for number in range(viewer.words)]
+    seen = [quoted(name) for name in words]
+    joined = constants.join(viewer.hoist(frame))
+    found = joined.withColumns(dict(zip(words, viewer.shown(shape, parameters), strict=True)))
+    if not is_always(shape.selector):
+        found = found.where(seen[0] != 0)
+        found = found.withColumns(dict(zip(words, viewer.asked(shape, parameters, seen), strict=True)))
+    visible = {a.name for a in _visible(program)}
+    own = [c.alias(name) for name, c in viewer.values(program.event_type, seen).items() if name in visible]
+    return found.where(seen[0] != 0).select(*map(quoted, METADATA), *own)
+
+
+def _visible(program: Program) -> list[Attribute]:
+    """Return the attributes that some right of a reader shows."""
+    branches = program.restriction.branches
+    return [a for a in program.event_type.attributes if any(branch.shows(a.id) for branch in branches)]
+
+
+def _needed(program: Program) -> frozenset[str]:
+    """Return the ids of the attributes that a program shows or asks about."""
+    asked = (branch.holds_where().attributes for branch in program.restriction.branches)
+    return frozenset(str(a.id) for a in _visible(program)).union(*asked)
+
+
+def _asks_time(program: Program) -> bool:
+    whens = [branch.when for branch in program.restriction.branches]
+    return any(w.validity.starts or w.validity.ends or w.condition != ALWAYS for w in whens)
+
+
+def _is_plain(attribute: Attribute, origin: Origin, fields: Mapping[str, DataType]) -> bool:
+    """Return whether a column holds the values of an attribute as they are, and each of them fits."""
+    if not isinstance(origin, FromColumn) or attribute.spec.domain is not None:
+        return isinstance(origin, ConstantColumn)
+    found = fields.get(origin.column)
+    if isinstance(found, StringType) and (found != StringType() or origin.reading.trim or origin.reading.null):
+        return False
+    return isinstance(found, _PLAIN[attribute.spec.kind])
+
+
+# --- Mappings --------------------------------------------------------------------------------------------------------
+
+
+def _bound(
+    df: DataFrame, policy: PipelinePolicy, program: Program, mapping: ColumnMapping
+) -> tuple[BoundMapping, DataFrame]:
+    """Return a mapping of a DataFrame, which has further columns if the mapping computes some."""
+    if isinstance(mapping, BoundMapping):
+        return mapping, df
+    if mapping is None or isinstance(mapping, Mapping):
+        return _named(df, program.event_type, mapping or {})
+    path = os.fspath(mapping)
+    data = read_file(path)
+    with within(path):
+        found = read_mapping(data)
+    file = str(Path(path).parent / found.type_file)
+    data = read_file(file)
+    with within(file):
+        name = read_type(data).definition.name
+    for verified in policy.types:
+        if verified.event_type.name == name:
+            with within(path):
+                return found.bind(verified), df
+    raise MalformedError(
+        "view.type",
+        f"the policy does not have the type `{name.name}` version {name.version} of the mapping `{path}`",
+        hint="add its file to `types` of the policy file",
+    )
+
+
+def _named(
+    df: DataFrame, event_type: EventType, given: Mapping[str, str | Column | None]
+) -> tuple[BoundMapping, DataFrame]:
+    """Return the mapping of columns by name. What is not named is the column of the same name."""
+    allowed = (*METADATA, *event_type.by_name)
+    if unknown := [name for name in given if name not in allowed]:
+        raise MalformedError(
+            "mapping.attribute",
+            f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{unknown[0][:80]}`",
+            hint=did_you_mean(unknown[0], allowed, f"it has: {', '.join(event_type.by_name)}"),
+        )
+    made: dict[str, Column] = {}
+    there = set(df.columns)
+
+    def origin(name: str) -> FromColumn | None:
+        column = given.get(name, name)
+        if isinstance(column, Column):
+            made[f"@{name}"] = column
+            return FromColumn(f"@{name}", _AS_IS)
+        if column is None or (name not in given and name in METADATA and name not in there):
+            return None
+        if column not in there:
+            raise MalformedError(
+                "mapping.column",
+                f"there is no column `{column[:80]}` for the attribute `{name}`",
+                hint=did_you_mean(column, there, f"there are: {', '.join(sorted(there))[:400]}")
+                + f'. Name its column, `mapping={{"{name}": "…"}}`, or None if the data does not have it',
+            )
+        return FromColumn(column, _AS_IS)
+
+    metadata = [origin(name) for name in METADATA]
+    attributes = {a.name: found for a in event_type.attributes if (found := origin(a.name)) is not None}
+    # What stands here for what the data does not have is not shown.
+    identity, time, source = metadata
+    made_of = TableMapping(
+        "",
+        MappedFormat.PARQUET,
+        identity or _NO_ID,
+        time or _NO_TIME,
+        source or ConstantColumn(str(event_type.name.owner)),
+        attributes,
+        CsvLayout(),
+    )
+    return BoundMapping(made_of, event_type), df.withColumns(made) if made else df

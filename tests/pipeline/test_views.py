@@ -1,0 +1,232 @@
+"""Views of any DataFrame are what `Delivery` and `deliver` give, with push-down and without."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.budget import examples
+from tests.guard.strategies import Family
+from tests.pipeline.enforce.test_deliver import (
+    NOON,
+    PLATE,
+    SIGHTING,
+    SPEED,
+    cases,
+    policy_of,
+    reader,
+    sightings,
+    trusted,
+)
+from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.rows import collected, frame, same, transit_frame
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.guard import Branch, Delivery, Restriction, When, environment
+from penstock.model import AttributeId, EventType, TransitEvent
+from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.views import ConstantsIn, quarantine, restrict, view
+from penstock.selector import ALWAYS, Selector, parse
+from penstock.trust.capabilities import Right
+from penstock.trust.validity import Validity
+
+Case = tuple[Family, list[tuple[EventType, Restriction, Selector]], list[TransitEvent]]
+PUBLISHER = str(SIGHTING.name.owner)
+
+
+def plan(found: DataFrame) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        found.explain(extended=True)
+    return printed.getvalue()
+
+
+MODES: tuple[ConstantsIn, ...] = ("public", "hidden")
+OF = "@of"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+def together(views: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
+    """Collect several views by one job."""
+    found: dict[str, list[Row]] = {name: [] for name in views}
+    frames = [one.withColumn(OF, F.lit(name)) for name, one in views.items()]
+    for row in collected(reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)):
+        found[row[OF]].append(row)
+    return found
+
+
+def check(rows: Sequence[Row], give: Delivery, sent: Sequence[TransitEvent], *, ids: bool = True) -> None:
+    """Compare the rows of a view with live delivery; a column that a view does not have is null."""
+    found = {row[ID]: row.asDict() for row in rows}
+    expected = {}
+    for event in sent:
+        assert event.time is not None
+        if (seen := give(event, environment(event.time))) is not None:
+            expected[event.id] = seen
+    assert len(rows) == len(found)
+    assert found.keys() == expected.keys()
+    for key, seen in expected.items():
+        for name, value in seen.values.items():
+            column = give.event_type.by_name[name].id if ids else name
+            assert same(value, found[key].get(column)), (key, name, value)
+
+
+@settings(deadline=None, max_examples=examples(3), suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_a_view_is_what_live_delivery_and_deliver_give(spark: SparkSession, case: Case) -> None:
+    family, readers, sent = case
+    policy = replace(policy_of(readers), types=tuple(map(trusted, family.types)))
+    events = transit_frame(spark, family.types, sent)
+    delivered = deliver(events, family.types, policy)
+    views = {SUBSCRIBER: delivered.by_subscriber()}
+    for number in range(len(readers)):
+        name = f"reader-{number}"
+        if name in delivered.without_rights:
+            with pytest.raises(RefusedError):
+                view(events, policy, name)
+        else:
+            views |= {f"{name} {mode}": view(events, policy, name, ids=True, constants=mode) for mode in MODES}
+    rows = together(views)
+    for number, (event_type, restriction, selector) in enumerate(readers):
+        name = f"reader-{number}"
+        give = Delivery(restriction, event_type, selector)
+        check([row for row in rows[SUBSCRIBER] if row[SUBSCRIBER] == name], give, sent)
+        for mode in MODES if name not in delivered.without_rights else ():
+            check(rows[f"{name} {mode}"], give, sent)
+
+
+def typed(spark: SparkSession, count: int = 30) -> DataFrame:
+    rows = [
+        {ID: e.id, TIME: e.time, SOURCE: PUBLISHER, **{a.name: e.values.get(a.id) for a in SIGHTING.attributes}}
+        for e in sightings(count)
+    ]
+    return frame(spark, typed_schema(SIGHTING), rows)
+
+
+def one(where: str, selector: str = "", **more: object) -> PipelinePolicy:
+    event_type, restriction, _ = reader(where, PLATE, SPEED, **more)
+    return policy_of([(event_type, restriction, parse(selector) if selector else ALWAYS)])
+
+
+WHERES = {
+    "an equality": "plate = 'P4'",
+    "a list": "plate IN ('P4', 'P7', 'P8')",
+    "a range": "speed BETWEEN 3 AND 9 AND ratio > 0.5",
+    "a prefix": "plate LIKE 'P1%' AND NOT (speed = 11)",
+    "a pattern": "plate LIKE 'P_' OR plate LIKE 'P1_'",
+    "no value": "plate IS NULL AND speed IS NOT NULL",
+    "numbers of two kinds": "speed > 2.5 AND ratio >= 1 AND ratio < 900000000000000000",
+    "what cannot be pushed": "speed + 1 > 5 OR plate = 'P2'",
+    "times": "seen >= TIMESTAMP '2026-05-01 12:10:00'",
+    "never": "plate = NULL",
+}
+
+
+def test_views_of_typed_rows(spark: SparkSession) -> None:
+    selector = "speed < 25 OR speed IS NULL"
+    df = typed(spark)
+    views = {
+        f"{name} {mode}": view(df, one(where, selector), "reader-0", constants=mode)
+        for mode in MODES
+        for name, where in list(WHERES.items())[: 3 if mode == "hidden" else None]
+    }
+    assert all(found.columns == [ID, TIME, SOURCE, "plate", "speed"] for found in views.values())
+    rows = together(views)
+    for key in rows:
+        give = Delivery(reader(WHERES[key.rpartition(" ")[0]], PLATE, SPEED)[1], SIGHTING, parse(selector))
+        check(rows[key], give, sightings(30), ids=False)
+    moved = df.transform(restrict(one(WHERES["a list"], selector), "reader-0"))
+    assert {row[ID] for row in moved.collect()} == {row[ID] for row in rows["a list public"]}
+
+
+def test_columns_are_found_by_name(spark: SparkSession) -> None:
+    policy = one("speed >= 0", when=When(Validity.between(NOON - timedelta(days=9), NOON + timedelta(days=99))))
+    df = typed(spark).toDF("No", "When", "Who", "Plate No", "kmh", "seen", "ratio")
+    named: dict[str, str | Column | None] = {
+        "@id": "No",
+        "@time": "When",
+        "plate": "Plate No",
+        "speed": F.col("kmh").cast("int"),
+    }
+    found = view(df, policy, "reader-0", named)
+    assert found.columns == ["No", "When", "plate", "speed"]
+    assert found.count() == 30
+    assert view(df.drop("ratio"), policy, "reader-0", {**named, "ratio": None}, ids=True).columns == [
+        ID,
+        TIME,
+        PLATE,
+        SPEED,
+    ]
+    taken = df.withColumnsRenamed({"No": "plate", "Plate No": "of"})
+    assert view(taken, policy, "reader-0", {**named, "@id": "plate", "plate": "of"}).columns[0] == ID
+    mistakes: list[tuple[Mapping[str, str | Column | None] | None, str]] = [
+        ({"spee": "kmh"}, "mapping.attribute"),
+        ({**named, "plate": "Plat No"}, "mapping.column"),
+        ({**named, "ratio": "seen"}, "mapping.column"),
+        ({name: column for name, column in named.items() if name != "@time"}, "view.time"),
+        (None, "mapping.column"),
+    ]
+    for wrong, code in mistakes:
+        with pytest.raises(MalformedError) as refused:
+            view(df, policy, "reader-0", wrong)
+        assert refused.value.code == code
+    with pytest.raises(MalformedError) as refused:
+        view(df, policy, "reader", named)
+    assert refused.value.code == "pipeline.unknown-subscriber"
+
+
+def test_push_down_reaches_the_files_and_hidden_constants_do_not(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "sightings")
+    typed(spark, 90).repartition(1, "plate").write.partitionBy("plate").parquet(path)
+    df = spark.read.parquet(path)
+    policy = one("plate = 'P4' AND speed BETWEEN 3 AND 30", "speed < 25")
+    found = view(df, policy, "reader-0")
+    printed = plan(found)
+    assert re.search(r"PartitionFilters: \[[^]]*\(plate#\d+ = P4\)", printed)
+    assert "LessThan(speed,25)" in printed
+    assert "GreaterThanOrEqual(speed,3)" in printed
+    assert "ratio" not in printed[printed.index("ReadSchema") :]
+    hidden = view(df, policy, "reader-0", constants="hidden")
+    assert "P4" not in plan(hidden)
+    assert collected(hidden.orderBy(ID)) == collected(found.orderBy(ID))
+    assert found.count() > 0
+
+
+def test_what_rights_ask_about_is_not_taken_for_null(spark: SparkSession) -> None:
+    """The frame has an attribute that no type of the policy has: its values would be overlooked."""
+    other = AttributeId(SIGHTING.name.owner, "Sighting", "9")
+    branch = Branch(action=Right.SUBSCRIBE, where=parse("hidden IS NULL").rename({"hidden": other}))
+    events = transit_frame(spark, [SIGHTING], sightings(3)).withColumn(other, F.lit("a value"))
+    with pytest.raises(MalformedError) as refused:
+        view(events, policy_of([(SIGHTING, Restriction((branch,)), ALWAYS)]), "reader-0")
+    assert refused.value.code == "view.type"
+
+
+def test_rows_that_are_not_events_are_listed(spark: SparkSession) -> None:
+    """What cannot be converted, or has no id, is not shown, and nothing raises."""
+    df = spark.createDataFrame(
+        [("1", "P1", "5"), ("", "P2", "5"), ("3", "P3", "fast"), ("4", "P4", None)],
+        "No string, plate string, speed string",
+    )
+    policy = one("plate LIKE 'P%'")
+    named = {"@id": "No", "seen": None, "ratio": None}
+    assert [tuple(row) for row in view(df, policy, "reader-0", named).collect()] == [("1", "P1", 5), ("4", "P4", None)]
+    bad = quarantine(df, policy, "reader-0", named)
+    assert bad.columns == ["No", "plate", "speed", "@reason", "@words"]
+    assert [(row["plate"], row["@reason"]) for row in bad.collect()] == [("P2", "ingest.id"), ("P3", "ingest.kind")]
+    assert quarantine(transit_frame(spark, [SIGHTING], sightings(3)), policy, "reader-0").count() == 0
