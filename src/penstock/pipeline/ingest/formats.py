@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -269,16 +270,33 @@ def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] 
     """
     mapping = bound.mapping
     table = _csv(records, bound) if mapping.format is MappedFormat.CSV else _parquet(records, bound, lacking)
+    # What values and problems both use is a column first: a text without its blanks.
+    origins = (mapping.id, mapping.time, mapping.source, *mapping.attributes.values())
+    read = [origin for origin in origins if isinstance(origin, FromColumn)]
+    texts = {
+        _text_key(origin): given(table.cells[origin.column].column, origin.reading)
+        for origin in read
+        if isinstance(table.cells[origin.column].type, StringType)
+    }
+    named = {key: f"@text {number}" for number, key in enumerate(texts)}
+
+    def converted(what: str, spec: AttributeSpec, origin: Origin) -> Converted:
+        if not isinstance(origin, FromColumn):
+            return constant(literal(origin.value, spec.kind))
+        if (name := named.get(_text_key(origin))) is not None:
+            return from_text(what, spec, quoted(name), origin.reading)
+        return _from_typed(what, spec, origin, table.cells[origin.column])
+
     values = {
-        name: _converted(f"attribute `{name}`", bound.event_type.by_name[name].spec, origin, table.cells)
+        name: converted(f"attribute `{name}`", bound.event_type.by_name[name].spec, origin)
         for name, origin in mapping.attributes.items()
     }
     return CheckedRecords(
-        table.frame,
+        table.frame.select("*", *(text.alias(named[key]) for key, text in texts.items())),
         type=F.lit(str(bound.event_type.name)),
-        id=_converted("the id", _TEXT, mapping.id, table.cells).value,
-        time=_converted("the time", _MOMENT, mapping.time, table.cells),
-        source=_converted("the source", _TEXT, mapping.source, table.cells).value,
+        id=converted("the id", _TEXT, mapping.id).value,
+        time=converted("the time", _MOMENT, mapping.time),
+        source=converted("the source", _TEXT, mapping.source).value,
         problems=table.problems,
         versions=[Version(bound.event_type, values)],
     )
@@ -290,7 +308,9 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
     cells = {name: _Cell(quoted(f"@{number}"), StringType()) for number, name in enumerate(bound.columns)}
     texts = [F.get(fields, _index(name, declared)).alias(f"@{number}") for number, name in enumerate(bound.columns)]
     if declared is None:
-        right = reduce(lambda one, other: one & other, (_once(name) for name in bound.columns))
+        # A record that has all its fields has all columns, and its header is not searched again.
+        there = reduce(and_, (F.array_contains(columns, name) for name in bound.columns))
+        right = reduce(and_, (cell.column.isNotNull() for cell in cells.values())) | there
     else:
         right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
     no_text, *others = csv_problems()
@@ -303,10 +323,6 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
         *others,
     ]
     return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
-
-
-def _once(name: str) -> Column:
-    return F.size(F.filter(quoted(COLUMNS), lambda column: column == F.lit(name))) == 1
 
 
 def _index(name: str, declared: tuple[str, ...] | None) -> Column:
@@ -338,13 +354,12 @@ def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) ->
     return _Table(records, cells, problems)
 
 
-def _converted(what: str, spec: AttributeSpec, origin: Origin, cells: Mapping[str, _Cell]) -> Converted:
-    if not isinstance(origin, FromColumn):
-        return constant(literal(origin.value, spec.kind))
-    cell = cells[origin.column]
+def _text_key(origin: FromColumn) -> tuple[str, bool, tuple[str, ...]]:
+    return origin.column, origin.reading.trim, origin.reading.null
+
+
+def _from_typed(what: str, spec: AttributeSpec, origin: FromColumn, cell: _Cell) -> Converted:
     column, reading, found, kind = cell.column, origin.reading, cell.type, spec.kind
-    if isinstance(found, StringType):
-        return from_text(what, spec, given(column, reading), reading)
     value: Column | None = None
     if kind is Kind.BOOLEAN and isinstance(found, BooleanType):
         value = column

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError, MalformedError
@@ -131,14 +131,18 @@ def reconcile(ingested: Ingested, stored: StoredRecords | None = None) -> Record
     neither part, or in both.
     """
     parts = StoredRecords(ingested.good, ingested.bad) if stored is None else stored
-    counted = (
-        ingested.tagged.select(F.lit(_READ).alias("@part"), F.lit("").alias(REASON))
-        .unionByName(parts.good.select(F.lit(_GOOD).alias("@part"), F.lit("").alias(REASON)))
-        .unionByName(parts.bad.select(F.lit(_BAD).alias("@part"), quoted(REASON)))
-        .groupBy("@part", REASON)
-        .count()
+    return _tally(ingested.tagged, parts)
+
+
+def _tally(read: DataFrame | int, stored: StoredRecords) -> RecordTally:
+    """Count what is stored, and the records if they were not counted before, and compare."""
+    none = F.lit("").alias(REASON)
+    counted = stored.good.select(F.lit(_GOOD).alias("@part"), none).unionByName(
+        stored.bad.select(F.lit(_BAD).alias("@part"), quoted(REASON))
     )
-    rows = [(str(row[0]), str(row[1]), int(row[2])) for row in counted.collect()]
+    if not isinstance(read, int):
+        counted = counted.unionByName(read.select(F.lit(_READ).alias("@part"), none))
+    rows = [(str(row[0]), str(row[1]), int(row[2])) for row in counted.groupBy("@part", REASON).count().collect()]
 
     def total(part: str) -> int:
         return sum(count for name, _, count in rows if name == part)
@@ -146,7 +150,7 @@ def reconcile(ingested: Ingested, stored: StoredRecords | None = None) -> Record
     reasons = tuple(
         sorted(((reason, count) for name, reason, count in rows if name == _BAD), key=lambda r: (-r[1], r[0]))
     )
-    found = RecordTally(total(_READ), total(_GOOD), total(_BAD), reasons)
+    found = RecordTally(read if isinstance(read, int) else total(_READ), total(_GOOD), total(_BAD), reasons)
     if found.read != found.good + found.bad:
         raise FailedError(
             "ingest.lost",
@@ -170,6 +174,24 @@ def run_ingest(ingested: Ingested, write: Callable[[Ingested], StoredRecords | N
         return reconcile(kept, write(kept))
     finally:
         kept.tagged.unpersist()
+
+
+def store_ingest(
+    ingested: Ingested, events: Callable[[DataFrame], DataFrame], quarantine: Callable[[DataFrame], DataFrame]
+) -> RecordTally:
+    """Store events and quarantine, each by a function that returns what it has stored, and count it.
+
+    Nothing is kept in between: records are counted while their events are stored, and only if some are bad is the input
+    read a second time. It must be the same then, as files are. Raises what the functions raise, and `FailedError`
+    (`ingest.lost`).
+    """
+    seen = Observation()
+    counts = (F.count(F.lit(1)).alias(_READ), F.count(quoted(REASON)).alias(_BAD))
+    # Filters are not moved below what observes, where they would compute every value a second time.
+    good = events(Ingested(ingested.tagged.observe(seen, *counts), ingested.types).written)
+    found = seen.get
+    bad = quarantine(ingested.bad if found[_BAD] else ingested.bad.limit(0))
+    return _tally(int(found[_READ]), StoredRecords(good, bad))
 
 
 def each_batch(

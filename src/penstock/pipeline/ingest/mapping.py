@@ -63,12 +63,13 @@ _DATE: Final = f"{_YEAR}-{_MONTH}-{_DAY}"
 class Rewriting:
     """One shape of a timestamp: an expression for the whole text, and what it becomes, up to the zone.
 
-    `zoned` says whether the zone is part of it.
+    `zoned` says whether the zone is part of it, `as_written` that Spark reads the text itself, without replacing.
     """
 
     pattern: str
     replacement: str
     zoned: bool
+    as_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,11 @@ class TimeFormat:
 
 RFC3339: Final = TimeFormat(
     "rfc3339",
-    (Rewriting(f"{_DATE}[T ]{_HOUR}:{_MINUTE}:{_MINUTE}(\\.[0-9]{{1,9}})?{_ZONE}", "$1-$2-$3T$4:$5:$6$7$8", True),),
+    (
+        Rewriting(
+            f"{_DATE}[T ]{_HOUR}:{_MINUTE}:{_MINUTE}(\\.[0-9]{{1,9}})?{_ZONE}", "$1-$2-$3T$4:$5:$6$7$8", True, True
+        ),
+    ),
 )
 """What JSON uses. No mapping can name it."""
 
@@ -91,7 +96,7 @@ ISO: Final = TimeFormat(
     "iso",
     (
         *RFC3339.rewritings,
-        Rewriting(f"{_DATE}[T ]{_HOUR}:{_MINUTE}:{_MINUTE}(\\.[0-9]{{1,9}})?", "$1-$2-$3T$4:$5:$6$7", False),
+        Rewriting(f"{_DATE}[T ]{_HOUR}:{_MINUTE}:{_MINUTE}(\\.[0-9]{{1,9}})?", "$1-$2-$3T$4:$5:$6$7", False, True),
         Rewriting(f"{_DATE}[T ]{_HOUR}:{_MINUTE}{_ZONE}", "$1-$2-$3T$4:$5:00$6", True),
         Rewriting(f"{_DATE}[T ]{_HOUR}:{_MINUTE}", "$1-$2-$3T$4:$5:00", False),
         Rewriting(_DATE, "$1-$2-$3T00:00:00", False),

@@ -11,6 +11,7 @@ Lines and CSV keep the bytes of the input, valid UTF-8 or not. CSV records have 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,10 +57,12 @@ class Converted:
 
 def given(text: Column, reading: ColumnFormat) -> Column:
     """Return a text without its blanks, and null if it is a word for null."""
-    found = F.btrim(text, F.lit(_BLANK)) if reading.trim else text
-    for word in reading.null:
-        found = F.nullif(found, F.lit(word))
-    return found
+    found = text
+    if reading.trim:
+        # Spark's own function looks at the whole text, whose ends are rarely blank.
+        ends = (end for sign in _BLANK for end in (text.startswith(sign), text.endswith(sign)))
+        found = F.when(reduce(or_, ends), F.btrim(text, F.lit(_BLANK))).otherwise(text)
+    return F.when(~found.isin(*reading.null), found) if reading.null else found
 
 
 def constant(value: Column) -> Converted:
@@ -79,7 +82,7 @@ def from_text(what: str, spec: AttributeSpec, text: Column, reading: ColumnForma
     elif kind is Kind.TIMESTAMP:
         value = instant(text, reading.formats, reading.zone)
     else:
-        value = text
+        return Converted(text, lambda found: _outside(what, spec, found))
     return Converted(
         value,
         lambda found: [_kind(what, kind, text.isNotNull() & _no_value(kind, found)), *_outside(what, spec, found)],
@@ -95,8 +98,12 @@ def _number(what: str, spec: AttributeSpec, text: Column, reading: ColumnFormat,
         written = f"\\A[+-]?(?:{digits}(?:[{point}][0-9]*)?|[{point}][0-9]+)(?:[eE][+-]?[0-9]+)?\\z"
 
     def problems(found: Column) -> list[RecordProblem]:
+        wrong = ~text.rlike(written)
+        if spec.kind is Kind.INTEGER:
+            # Nearly all integers are written as Spark writes them, and need no regular expression.
+            wrong = F.coalesce(found.cast("string") != text, F.lit(True)) & wrong
         return [
-            _kind(what, spec.kind, ~text.rlike(written)),
+            _kind(what, spec.kind, wrong),
             _range(what, spec.kind, text.isNotNull() & _too_large(spec.kind, found)),
             *_outside(what, spec, found),
         ]
@@ -181,7 +188,7 @@ def _outside(what: str, spec: AttributeSpec, value: Column) -> list[RecordProble
         return []
     if isinstance(domain, Enumerated):
         # Not `isin`, whose hash set tells -0.0 from 0.0.
-        inside = reduce(lambda one, other: one | other, (value == literal(member, kind) for member in domain.values))
+        inside = reduce(or_, (value == literal(member, kind) for member in domain.values))
     else:
         inside = (literal(domain.low, kind) <= value) & (value <= literal(domain.high, kind))
     return [RecordProblem(~inside, "ingest.domain", f"{what}: the value lies outside the attribute's declared domain")]
@@ -206,7 +213,11 @@ def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Co
                 # With its zone the text means the same in every session.
                 pattern, suffix = f"\\A(?:{shape.pattern})\\z", "" if shape.zoned else f" {zone}"
                 fits = text.rlike(pattern)
-                written = F.when(fits, F.regexp_replace(text, pattern, shape.replacement + suffix)).otherwise(written)
+                if shape.as_written:
+                    found = F.concat(text, F.lit(suffix)) if suffix else text
+                else:
+                    found = F.regexp_replace(text, pattern, shape.replacement + suffix)
+                written = F.when(fits, found).otherwise(written)
                 if any(other.unit for other in formats):
                     counted = F.when(~fits, counted)
     moment = written.try_cast("timestamp")
@@ -249,7 +260,17 @@ def read_lines(reader: Reader, path: str) -> DataFrame:
 
 def line_text(original: Column) -> Column:
     """Return a line as text, without a byte order mark before it or a carriage return behind it."""
-    return F.regexp_replace(original.cast("string"), f"\\A{_BOM}|\r\\z", "")
+    return _between(original, "\r")
+
+
+def _between(original: Column, *ends: str) -> Column:
+    """Return a record as text, without a byte order mark before it, or the first of some ends that is behind it."""
+    text, none = original.cast("string"), F.lit(0)
+    before = F.when(text.startswith(_BOM), F.lit(len(_BOM.encode()))).otherwise(none)
+    behind = none
+    for end in reversed(ends):
+        behind = F.when(text.endswith(end), F.lit(len(end))).otherwise(behind)
+    return F.substring(original, before + 1, F.octet_length(original) - before - behind).cast("string")
 
 
 def read_parquet(reader: Reader, path: str) -> DataFrame:
@@ -281,11 +302,10 @@ def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     # The mark belongs to the first record's bytes, and to none of its fields.
     records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
     split = files.select(F.col(_FILE_PATH).alias(FILE), content.alias("@content"), records.alias("@records"))
-    first = F.get(quoted("@records"), F.lit(0))
+    columns = F.array(*map(F.lit, layout.columns or ()))
     if layout.header:
-        columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
-    else:
-        columns = F.array(*map(F.lit, layout.columns or ()))
+        columns = _unique(quoted("@names"))
+        split = split.select("*", _header(F.get(quoted("@records"), F.lit(0)), layout).alias("@names"))
     # Which line a record begins at is its number, unless one before it has several lines.
     whole = quoted("@content")
     ends = F.length(whole) - F.length(F.replace(whole, F.lit("\n")))
@@ -308,13 +328,24 @@ def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     )
     if layout.header:
         numbered_records = numbered_records.where(F.col("@number") > 0)
-    return numbered_records.select(
-        quoted(FILE),
-        quoted(POSITION),
-        F.encode(F.col("@record"), _BYTES).alias(ORIGINAL),
-        quoted(COLUMNS),
-        _texts(_fields(_record_text(F.col("@record")), layout), as_bytes=True).alias(FIELDS),
+    original = F.encode(F.col("@record"), _BYTES)
+    records_of_bytes = numbered_records.select(
+        quoted(FILE), quoted(POSITION), original.alias(ORIGINAL), quoted(COLUMNS)
     )
+    return _with_fields(records_of_bytes, layout, "\r\n", "\n")
+
+
+def _with_fields(records: DataFrame, layout: CsvLayout, *ends: str) -> DataFrame:
+    """Split records into fields. What is not text has none, and its reason is another one."""
+    text = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), _between(quoted(ORIGINAL), *ends))
+    return records.select("*", text.alias("@text")).select(
+        *map(quoted, PLACE), quoted(COLUMNS), _fields(quoted("@text"), layout).alias(FIELDS)
+    )
+
+
+def _unique(names: Column) -> Column:
+    """Return the columns of a header. Nothing can be read from one whose name stands twice: it has none."""
+    return F.transform(names, lambda name: F.when(F.size(F.filter(names, lambda other: other == name)) == 1, name))
 
 
 def _numbered(content: Column) -> Column:
@@ -325,15 +356,8 @@ def _numbered(content: Column) -> Column:
 
 
 def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
-    lines = read_lines(reader, path)
     names = F.array(*map(F.lit, layout.columns or ()))
-    # Bytes that are not text cannot be matched; such a line has no fields, and its reason is another one.
-    text = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
-    found = lines.select(
-        *(quoted(name) for name in PLACE),
-        names.alias(COLUMNS),
-        _texts(_fields(text, layout), as_bytes=False).alias(FIELDS),
-    )
+    found = _with_fields(read_lines(reader, path).select("*", names.alias(COLUMNS)), layout, "\r")
     if not layout.header:
         return found
     return found.where(~F.coalesce(quoted(FIELDS) == quoted(COLUMNS), F.lit(False)))
@@ -343,8 +367,7 @@ def csv_columns(spark: SparkSession, path: str, layout: CsvLayout) -> tuple[str,
     """Return the columns that the headers of CSV files name, each once."""
     files = reading(spark).text(path, wholetext=True)
     first = F.decode(F.substring_index("value", "\n", 1).cast("binary"), _BYTES)
-    columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
-    headers = files.select(columns.alias(COLUMNS)).distinct().orderBy(COLUMNS).collect()
+    headers = files.select(_header(first, layout).alias(COLUMNS)).distinct().orderBy(COLUMNS).collect()
     return tuple(dict.fromkeys(name for row in headers for name in row[0] if name))
 
 
@@ -371,9 +394,7 @@ def csv_problems() -> list[RecordProblem]:
     uneven, several = F.size(fields) != F.size(quoted(COLUMNS)), original.rlike("\\n(?!\\z)")
     return [
         RecordProblem(~F.is_valid_utf8(original), "ingest.utf8", "not UTF-8"),
-        RecordProblem(
-            F.exists(fields, lambda f: f.isNull()), "ingest.csv", "quotes or line ends stand where they must not"
-        ),
+        RecordProblem(fields.isNull(), "ingest.csv", "quotes or line ends stand where they must not"),
         RecordProblem(uneven & several, "ingest.columns", f"{_UNEVEN}, over several lines: a quote may be missing"),
         RecordProblem(uneven, "ingest.columns", _UNEVEN),
     ]
@@ -381,7 +402,8 @@ def csv_problems() -> list[RecordProblem]:
 
 def is_empty(original: Column) -> Column:
     """Return a column that is true for empty lines."""
-    return original.cast("string").rlike(f"\\A(?:{_BOM})?\r?\n?\\z")
+    longest = len(f"{_BOM}\r\n".encode())
+    return (F.octet_length(original) <= longest) & original.cast("string").rlike(f"\\A(?:{_BOM})?\r?\n?\\z")
 
 
 def is_one_json(text: Column) -> Column:
@@ -413,39 +435,57 @@ def _record_pattern(layout: CsvLayout, before: str = "") -> str:
     say so, if all of it is as it must be; otherwise it is one line. So a quote too many costs the line that it stands
     in: up to the next line with such a quote the text is looked at twice, and never more often.
     """
+    return f"(?!{before}\\z)(?:\\A{before}{_BOM_BYTES}|{before})(?:{_whole(layout)}(?:\\r?+\\n|\\z)|[^\\n]*+\\n?+)"
+
+
+def _whole(layout: CsvLayout) -> str:
+    """Return an expression for a record whose quotes and line ends all stand where they may."""
     delimiter, quote = _code(layout.delimiter), _code(layout.quote) if layout.quote else ""
     field = f"[^{delimiter}{quote}\\r\\n]*+"
     if quote:
         field = f"(?:{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}|{field})"
-    whole = f"{field}(?:{delimiter}{field})*+(?:\\r?+\\n|\\z)"
-    return f"(?!{before}\\z)(?:\\A{before}{_BOM_BYTES}|{before})(?:{whole}|[^\\n]*+\\n?+)"
-
-
-def _record_text(record: Column) -> Column:
-    return F.regexp_replace(record, f"\\A{_BOM_BYTES}|\r?\n\\z", "")
+    return f"{field}(?:{delimiter}{field})*+"
 
 
 def _fields(text: Column, layout: CsvLayout) -> Column:
-    """Split a record into fields; a field in which quotes or line ends stand where they must not is null."""
-    delimiter = _code(layout.delimiter)
-    field = f"[^{delimiter}]*+"
+    """Split a record into fields; null if quotes or line ends stand where they must not."""
+    plain = ~text.contains("\r")
+    found = F.split(text, f"\\{layout.delimiter}", -1)
     if not layout.quote:
-        found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(f"{delimiter}({field})"), F.lit(1))
-        return F.transform(found, lambda f: F.when(~f.contains("\r"), f))
-    quote = _code(layout.quote)
-    quoted_field = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}?+{field}"
-    pattern = f"{delimiter}({quoted_field}|{field})"
-    found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(pattern), F.lit(1))
-    closed = f"\\A{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}\\z"
-    doubled = layout.quote * 2
-
-    def plain(f: Column) -> Column:
-        inner = F.replace(F.substring(f, F.lit(2), F.length(f) - 2), F.lit(doubled), F.lit(layout.quote))
-        return F.when(f.rlike(closed), inner).when(~f.rlike(f"[{quote}\r]"), f)
-
-    return F.transform(found, plain)
+        return F.when(plain, found)
+    split = F.transform(
+        _pieces(text, layout), lambda f: F.when(f.startswith(layout.quote), _inner(f, layout)).otherwise(f)
+    )
+    # A record without quotes, as nearly all are, needs no regular expression.
+    return F.when(plain & ~text.contains(layout.quote), found).when(text.rlike(f"\\A{_whole(layout)}\\z"), split)
 
 
-def _texts(fields: Column, *, as_bytes: bool) -> Column:
-    """Return fields as text where each of their characters stands for a byte."""
-    return F.transform(fields, lambda f: F.encode(f, _BYTES).cast("string")) if as_bytes else fields
+def _header(record: Column, layout: CsvLayout) -> Column:
+    """Split a header, each character of which stands for a byte, into names; one that cannot be read is null."""
+    text = F.regexp_replace(record, f"\\A{_BOM_BYTES}|\r?\n\\z", "")
+    quote = _code(layout.quote) if layout.quote else ""
+
+    def name(f: Column) -> Column:
+        readable = F.when(~f.rlike(f"[{quote}\r]"), f)
+        if quote:
+            closed = f"\\A{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}\\z"
+            readable = F.when(f.rlike(closed), _inner(f, layout)).otherwise(readable)
+        return F.encode(readable, _BYTES).cast("string")
+
+    return F.transform(_pieces(text, layout), name)
+
+
+def _pieces(text: Column, layout: CsvLayout) -> Column:
+    """Split a record at the delimiters that are not in quotes."""
+    delimiter, field = _code(layout.delimiter), f"[^{_code(layout.delimiter)}]*+"
+    if layout.quote:
+        quote = _code(layout.quote)
+        field = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}?+{field}|{field}"
+    pattern = F.lit(f"{delimiter}({field})")
+    return F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), pattern, F.lit(1))
+
+
+def _inner(field: Column, layout: CsvLayout) -> Column:
+    """Return what a field has between its quotes."""
+    inside = F.substring(field, F.lit(2), F.length(field) - 2)
+    return F.replace(inside, F.lit(layout.quote * 2), F.lit(layout.quote))

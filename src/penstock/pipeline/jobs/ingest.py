@@ -26,6 +26,7 @@ from penstock.pipeline.ingest.ingest import (
     read_lines,
     read_parquet,
     run_ingest,
+    store_ingest,
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
@@ -180,15 +181,21 @@ class Ingest:
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write both parts, and count the stored rows. Raises `FailedError` (`ingest.lost`)."""
 
-        def write(parts: Ingested) -> StoredRecords:
-            output.write(parts.written, EVENTS, batch)
-            output.write(parts.bad, QUARANTINE, batch)
-            return StoredRecords(
-                read_part(output.spark, output.path, EVENTS, [batch], parts.written.schema),
-                read_part(output.spark, output.path, QUARANTINE, [batch], parts.bad.schema),
-            )
+        ingested = self.records.ingest(events, self.clock())
 
-        tally = run_ingest(self.records.ingest(events, self.clock()), write)
+        def store(part: str) -> Callable[[DataFrame], DataFrame]:
+            def write(frame: DataFrame) -> DataFrame:
+                output.write(frame, part, batch)
+                return read_part(output.spark, output.path, part, [batch], frame.schema)
+
+            return write
+
+        keep, aside = store(EVENTS), store(QUARANTINE)
+        if self.files is None:
+            # Messages may be gone when they are read a second time.
+            tally = run_ingest(ingested, lambda parts: StoredRecords(keep(parts.written), aside(parts.bad)))
+        else:
+            tally = store_ingest(ingested, keep, aside)
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
         return {"counts": counts, "reasons": dict(tally.reasons)}
 

@@ -9,6 +9,9 @@ EVERYWHERE: Final = {
     # For every expression Python would report the line of our code to Java, in further calls. These were two thirds of
     # all calls, and are of no use to users of a command.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Java does not compile methods of more than 8,000 bytes. What Spark writes for a whole stage is one, and for wide
+    # rows would be interpreted; above this limit Spark writes a method for each few expressions.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 """Wherever its tasks run."""
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
