@@ -1,7 +1,8 @@
 """One port for topics with quality of service, and its adapters.
 
 `EmbeddedFabric` needs nothing; `penstock.fabric.nats.NatsFabric` needs the extra `nats` and a server;
-`penstock.fabric.dds.DdsFabric` needs the extra `dds` and a keeper in the domain.
+`penstock.fabric.kafka.KafkaFabric` needs the extra `kafka` and a server; `penstock.fabric.dds.DdsFabric` needs the
+extra `dds` and a keeper in the domain.
 
 - `port` is the interface that the rest of Penstock uses. Its writers and readers apply quality of service for every
   adapter; its clock is real or simulated.
@@ -18,6 +19,9 @@
 - `nats_link` keeps connections open over restarts of the server.
 - `nats_feed` reads a stream into a subscription, in order.
 - `nats_log` keeps the log of key managers as a JetStream stream.
+- `kafka` is the adapter for Kafka. `kafka_login` and `kafka_link` work for it.
+- `kafka_login` reads addresses and the file with security settings.
+- `kafka_link` has the clients of librdkafka, and the registry of topics.
 - `dds` is the adapter for DDS domains. `dds_link` and `dds_keeper` work for it.
 - `dds_link` opens readers and writers in a DDS domain, and reads and writes their bytes.
 - `dds_keeper` keeps topics, owners and samples for a DDS domain, which has no server.

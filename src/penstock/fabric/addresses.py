@@ -4,6 +4,7 @@ from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.fabric.embedded import EmbeddedFabric
+from penstock.fabric.kafka_login import KAFKA as KAFKA
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import Clock, Fabric
 
@@ -13,7 +14,9 @@ NATS: Final = ("nats://", "tls://")
 
 
 async def open_fabric(address: str | NatsLogin, *, prefix: str = "penstock", clock: Clock | None = None) -> Fabric:
-    """Open the fabric of an address: `embedded`, `nats://…`, `tls://…` or `dds://…`; a `NatsLogin` is for secrets.
+    """Open the fabric of an address: `embedded`, `nats://…`, `tls://…`, `kafka://…` or `dds://…`.
+
+    A `NatsLogin` is for secrets.
 
     Raises `MalformedError` (`fabric.bad-address`), `FailedError` (`fabric.not-installed`), and as the adapter's
     `connect`.
@@ -24,6 +27,10 @@ async def open_fabric(address: str | NatsLogin, *, prefix: str = "penstock", clo
         from penstock.fabric.dds import DdsFabric  # noqa: PLC0415  # an extra
 
         return await DdsFabric.connect(address, prefix=prefix, clock=clock)
+    if isinstance(address, str) and address.startswith(KAFKA):
+        from penstock.fabric.kafka import KafkaFabric  # noqa: PLC0415  # an extra
+
+        return await KafkaFabric.connect(address, prefix=prefix, clock=clock)
     if isinstance(address, NatsLogin) or address.startswith(NATS):
         from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # an extra
 
@@ -31,5 +38,5 @@ async def open_fabric(address: str | NatsLogin, *, prefix: str = "penstock", clo
     raise MalformedError(
         "fabric.bad-address",
         f"`{address[:80]}` is not the address of a fabric",
-        hint=f"write `{EMBEDDED}`, `nats://host:port`, `tls://host:port` or `dds://host/domain`",
+        hint=f"write `{EMBEDDED}`, `nats://host:port`, `tls://host:port`, `kafka://host:port` or `dds://host/domain`",
     )

@@ -96,7 +96,9 @@ class _Doctor:
     path: str | None = argument(required=False, metavar="[FOLDER|FILE]", type=click.Path(path_type=str))
     client: ClientOptions
     fabric: str | None = option(
-        "--fabric", metavar="URL", help="Check that this fabric can be reached: nats://HOST:PORT or dds://HOST/DOMAIN."
+        "--fabric",
+        metavar="URL",
+        help="Check that this fabric can be reached: nats://HOST:PORT, kafka://HOST:PORT or dds://HOST/DOMAIN.",
     )
     output: str = output_option()
 

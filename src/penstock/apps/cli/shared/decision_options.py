@@ -23,7 +23,7 @@ from penstock.authority.decisions.rights import DecisionRights
 from penstock.crypto import PublicKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric
-from penstock.fabric.addresses import DDS, EMBEDDED, open_fabric
+from penstock.fabric.addresses import DDS, EMBEDDED, KAFKA, open_fabric
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
 from penstock.policy.syntax.json.requests import Json, read_json
@@ -37,8 +37,8 @@ class FabricOptions:
         "--fabric",
         metavar="URL",
         envvar="PENSTOCK_FABRIC",
-        help=f"Use the fabric of these NATS servers, or of a DDS domain (dds://HOST/DOMAIN), or `{EMBEDDED}` for one"
-        " inside this process.",
+        help="Use the fabric of these NATS servers, of Kafka (kafka://HOST:PORT), of a DDS domain (dds://HOST/DOMAIN),"
+        f" or `{EMBEDDED}` for one inside this process.",
     )
     login_files: tuple[str, ...] = nats_login_option()
     prefix: str = option(
@@ -46,7 +46,7 @@ class FabricOptions:
         default="penstock",
         show_default=True,
         metavar="WORD",
-        help="Begin the subjects of NATS, or the names of DDS topics, with this.",
+        help="Begin the subjects of NATS, or the names of Kafka or DDS topics, with this.",
     )
     owner: str | None = option(
         "--owner", help="Name the owner of the decisions, whose certificates count (default: the key's).", **WHO
@@ -60,7 +60,7 @@ class FabricOptions:
 
     def login(self) -> NatsLogin | None:
         """Return the login to the NATS servers, if they are the fabric. Raises `MalformedError` (`cli.usage`)."""
-        if self.fabric is None or self.fabric == EMBEDDED or self.fabric.startswith(DDS):
+        if self.fabric is None or self.fabric == EMBEDDED or self.fabric.startswith((DDS, KAFKA)):
             return None
         return nats_login("--fabric", (self.fabric,), self.login_files)
 

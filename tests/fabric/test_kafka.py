@@ -1,0 +1,114 @@
+"""The fabric over Kafka, on a real server: the suite of all adapters, and what is Kafka's own."""
+
+import asyncio
+import os
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.kafka_server import USERS, RunningKafka
+
+from penstock.errors import FailedError, RefusedError
+from penstock.fabric import Clock, Fabric, Ownership
+from penstock.fabric.addresses import open_fabric
+from penstock.fabric.kafka import KafkaFabric
+from penstock.fabric.limits import FabricLimits
+from penstock.testing.fabric_suite import LIVE, LOG, STATE, FabricSuite, refused, scenario, take
+from penstock.testing.server_process import free_port
+
+_PREFIXES = count()
+
+
+class TestKafka(FabricSuite):
+    @pytest.fixture(autouse=True)
+    def _server(self, kafka: RunningKafka) -> None:
+        self.url = f"kafka://{kafka.address}"
+
+    async def open(self, clock: Clock) -> Fabric:
+        self.prefix = f"t{os.getpid()}x{next(_PREFIXES)}"
+        return await KafkaFabric.connect(self.url, prefix=self.prefix, clock=clock)
+
+    async def join(self, fabric: Fabric) -> Fabric:
+        return await KafkaFabric.connect(self.url, prefix=self.prefix, clock=self.clock)
+
+    @scenario
+    async def test_a_client_learns_that_another_has_removed_a_topic(self, fabric: Fabric) -> None:
+        await fabric.declare("gone", LIVE)
+        other = await self.join(fabric)
+        reader, writer = await other.subscribe("gone"), await other.publisher("gone")
+        await writer.publish(b"1")
+        assert await take(reader, 1) == [b"1"]
+        await fabric.remove("gone")
+        with refused("fabric.unknown-topic"):
+            await anext(reader)
+        with refused("fabric.unknown-topic"):
+            await writer.publish(b"2")
+        await self.leave(fabric, other)
+
+    @scenario
+    async def test_records_of_strangers_are_counted_and_change_nothing(self, fabric: Fabric) -> None:
+        assert isinstance(fabric, KafkaFabric)
+        await fabric.declare("log", LOG)
+        async with await fabric.subscribe("log") as reader, await fabric.publisher("log") as writer:
+            producer = Producer({"bootstrap.servers": self.url.removeprefix("kafka://")})
+            for key, value in ((b"a", b"\1x"), (b"alive/", b"+"), (b"discarded", b"x"), (b"k", None), (b"b", b"")):
+                producer.produce(f"{self.prefix}.log.1", value, key, partition=0)
+            for key, value in ((b"topics/log", b"{"), (b"topics/log", b'{"value": 1, "revision": 7, "token": ""}')):
+                producer.produce(f"{self.prefix}.registry", value, key, partition=0)
+            assert producer.flush(30) == 0
+            await writer.publish(b"mine")
+            assert await take(reader, 1) == [b"mine"]
+            assert reader.counts.malformed == 3
+            assert await fabric.describe("log") == LOG
+            assert [sample.data for sample in await fabric.state("log")] == [b"mine"]
+
+    @scenario
+    async def test_two_clients_that_declare_or_claim_together_agree(self, fabric: Fabric) -> None:
+        other = await self.join(fabric)
+        both = (fabric, other)
+        different = [one.declare("shared", qos) for one, qos in zip(both, (LOG, LIVE), strict=True)]
+        done = await asyncio.gather(*different, return_exceptions=True)
+        assert [isinstance(each, RefusedError) for each in done].count(True) == 1
+        assert await fabric.describe("shared") == await other.describe("shared")
+        await fabric.declare("owned", replace(STATE, ownership=Ownership.EXCLUSIVE))
+        claims = await asyncio.gather(*(one.publisher("owned") for one in both), return_exceptions=True)
+        assert [isinstance(each, RefusedError) for each in claims].count(True) == 1
+        # A late client reads the log and finds the same.
+        late = await self.join(fabric)
+        assert await late.describe("shared") == await fabric.describe("shared")
+        for client in (late, other):
+            await self.leave(fabric, client)
+
+    @scenario
+    async def test_a_full_topic_refuses_until_samples_are_discarded(self, fabric: Fabric) -> None:
+        few = FabricLimits(fabric_history=3)
+        small = await KafkaFabric.connect(self.url, prefix=self.prefix, clock=self.clock, limits=few)
+        await small.declare("log", LOG)
+        writer = await small.publisher("log")
+        for number in range(3):
+            await writer.publish(b"%d" % number)
+        with refused("fabric.full"):
+            await writer.publish(b"more")
+        await small.discard("log", (await small.state("log"))[0])
+        await writer.publish(b"3")
+        assert [sample.data for sample in await small.state("log")] == [b"1", b"2", b"3"]
+        await self.leave(fabric, small)
+
+
+def test_nobody_there_is_unreachable() -> None:
+    with pytest.raises(FailedError) as failed:
+        asyncio.run(KafkaFabric.connect(f"kafka://127.0.0.1:{free_port()}", timeout=0.1))
+    assert failed.value.code == "fabric.unreachable"
+
+
+def test_who_is_not_allowed_is_refused(kafka: RunningKafka, tmp_path: Path) -> None:
+    path = tmp_path / "client"
+    login = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=eve\nsasl.password={USERS['eve']}\n"
+    path.write_text(login)
+    path.chmod(0o600)
+    with pytest.raises(RefusedError) as failed:
+        asyncio.run(open_fabric(f"kafka://{kafka.sasl_address}?config={path}"))
+    assert failed.value.code == "fabric.unauthorized"
+    assert USERS["eve"] not in str(failed.value)
