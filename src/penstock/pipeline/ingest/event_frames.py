@@ -120,7 +120,7 @@ def metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
         RecordProblem(p.where, "ingest.time", "the time is not an instant") for p in checked.time.problems(quoted(TIME))
     ]
     return [
-        RecordProblem(~F.coalesce(F.length(quoted(ID)) > 0, never), "ingest.id", "the id is absent or no text"),
+        RecordProblem(~F.coalesce(quoted(ID) != F.lit(""), never), "ingest.id", "the id is absent or no text"),
         RecordProblem(~principal, "ingest.source", "the source is not a principal"),
         *time,
         RecordProblem(quoted(TIME).isNull(), "ingest.time", "the time is absent"),

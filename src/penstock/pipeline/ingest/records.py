@@ -8,6 +8,7 @@ Lines and CSV keep the bytes of the input, valid UTF-8 or not. CSV records have 
 `@fields`. Parquet records have `@row`, and as their original the row as JSON, because a row has no bytes of its own.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -212,6 +213,9 @@ def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Co
             if shape.zoned or zone is not None:
                 # With its zone the text means the same in every session.
                 pattern, suffix = f"\\A(?:{shape.pattern})\\z", "" if shape.zoned else f" {zone}"
+                if shape.as_written:
+                    # Groups are not needed, and Java looks up single characters faster than ranges.
+                    pattern = re.sub(r"\((?!\?)", "(?:", pattern).replace("[0-9]", "[0123456789]")
                 fits = text.rlike(pattern)
                 if shape.as_written:
                     found = F.concat(text, F.lit(suffix)) if suffix else text
@@ -299,40 +303,49 @@ def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
 def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     files = reader.options(**STRICT).text(path, wholetext=True)
     content = F.decode(F.col("value").cast("binary"), _BYTES)
-    # The mark belongs to the first record's bytes, and to none of its fields.
-    records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
-    split = files.select(F.col(_FILE_PATH).alias(FILE), content.alias("@content"), records.alias("@records"))
+    whole, found = quoted("@content"), quoted("@found")
+    # (1) Lines, or records where quotes may join lines. The mark belongs to the first one's bytes, and to no field.
+    lines = F.split(whole, "\n", -1)
+    pieces, ended = lines, F.size(lines) - 1
+    if layout.quote:
+        joined = whole.contains(layout.quote)
+        records = F.regexp_extract_all(whole, F.lit(_record_pattern(layout)), F.lit(0))
+        pieces, ended = F.when(joined, records).otherwise(lines), F.when(joined, F.lit(0)).otherwise(ended)
+    split = files.select(F.col(_FILE_PATH).alias(FILE), content.alias("@content")).select(
+        quoted(FILE), whole, pieces.alias("@pieces"), ended.alias("@ended")
+    )
     columns = F.array(*map(F.lit, layout.columns or ()))
     if layout.header:
         columns = _unique(quoted("@names"))
-        split = split.select("*", _header(F.get(quoted("@records"), F.lit(0)), layout).alias("@names"))
-    # Which line a record begins at is its number, unless one before it has several lines.
-    whole = quoted("@content")
-    ends = F.length(whole) - F.length(F.replace(whole, F.lit("\n")))
-    lines = ends + F.when(whole.endswith("\n"), 0).otherwise(1)
-    uneven = lines > F.size("@records")
-    numbered = F.regexp_extract_all(_numbered(quoted("@content")), F.lit(_record_pattern(layout, _LINE)), F.lit(0))
-    found = F.when(uneven, numbered).otherwise(quoted("@records"))
+        split = split.select("*", _header(F.get(quoted("@pieces"), F.lit(0)), layout).alias("@names"))
+    # (2) Which line a record begins at is its number, unless one before it has several lines.
+    found_all = quoted("@pieces")
+    if layout.quote:
+        ends = F.length(whole) - F.length(F.replace(whole, F.lit("\n")))
+        count = ends + F.when(whole.endswith("\n"), 0).otherwise(1)
+        uneven = (quoted("@ended") == 0) & (count > F.size(found_all))
+        numbered = F.regexp_extract_all(_numbered(whole), F.lit(_record_pattern(layout, _LINE)), F.lit(0))
+        found_all = F.when(uneven, numbered).otherwise(found_all)
     # Apart, so that it is not computed again for every record.
-    headed = split.select(quoted(FILE), columns.alias(COLUMNS), found.alias("@all"))
-    each = headed.select(quoted(FILE), quoted(COLUMNS), F.posexplode("@all").alias("@number", "@found"))
-    marked = F.col("@found").startswith(_AROUND_NUMBER[0])
-    line = F.when(marked, F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint"))
-    text = F.when(marked, F.regexp_replace("@found", _LINE, "")).otherwise(F.col("@found"))
-    numbered_records = each.select(
-        quoted(FILE),
-        quoted(COLUMNS),
-        F.col("@number"),
-        F.coalesce(line, (F.col("@number") + F.lit(1)).cast("bigint")).alias(POSITION),
-        text.alias("@record"),
+    headed = split.select(quoted(FILE), columns.alias(COLUMNS), quoted("@ended"), found_all.alias("@all"))
+    each = headed.select(
+        quoted(FILE), quoted(COLUMNS), quoted("@ended"), F.posexplode("@all").alias("@number", "@found")
     )
+    # (3) The bytes of each: lines without their end get it again, and behind the last end there may be nothing.
+    unended = F.col("@number") < quoted("@ended")
+    rows = each.where(unended | (found != ""))
     if layout.header:
-        numbered_records = numbered_records.where(F.col("@number") > 0)
-    original = F.encode(F.col("@record"), _BYTES)
-    records_of_bytes = numbered_records.select(
-        quoted(FILE), quoted(POSITION), original.alias(ORIGINAL), quoted(COLUMNS)
+        rows = rows.where(F.col("@number") > 0)
+    marked = found.startswith(_AROUND_NUMBER[0])
+    line = F.when(marked, F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint"))
+    text = F.when(marked, F.regexp_replace("@found", _LINE, "")).when(unended, F.concat(found, F.lit("\n")))
+    originals = rows.select(
+        quoted(FILE),
+        F.coalesce(line, (F.col("@number") + F.lit(1)).cast("bigint")).alias(POSITION),
+        F.encode(text.otherwise(found), _BYTES).alias(ORIGINAL),
+        quoted(COLUMNS),
     )
-    return _with_fields(records_of_bytes, layout, "\r\n", "\n")
+    return _with_fields(originals, layout, "\r\n", "\n")
 
 
 def _with_fields(records: DataFrame, layout: CsvLayout, *ends: str) -> DataFrame:
