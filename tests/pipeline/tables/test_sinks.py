@@ -23,11 +23,12 @@ ODD = "no rth/%2F=x"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick(spark: SparkSession) -> Iterator[None]:
+def _quick(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     register_schemes()
+    spark.sql(f"CREATE DATABASE sink_test LOCATION '{tmp_path_factory.mktemp('database')}'")
     with interpreted(spark):
         yield
-    spark.sql("DROP TABLE IF EXISTS sink_test")
+    spark.sql("DROP DATABASE sink_test CASCADE")
 
 
 def rows(spark: SparkSession, first: int, count: int, schema: str = "", value: Any = None) -> SinkRows:
@@ -55,7 +56,7 @@ PLACES: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "parquet:{}/p",
         lambda path: duckdb.read_parquet(f"{path}/p/**/*.parquet", hive_partitioning=True, union_by_name=True),
     ),
-    "table": ("table:sink_test", lambda _: None),
+    "table": ("table:sink_test.rows", lambda _: None),
 }
 
 
@@ -88,7 +89,7 @@ def test_a_batch_is_in_a_table_once_and_other_tools_find_it(spark: SparkSession,
         sink().write(rows(spark, 6, 1, "string", "x"), "o", 3)
     relation = opened(tmp_path)
     if relation is None:
-        relation = spark.read.table("sink_test").toArrow()
+        relation = spark.read.table("sink_test.rows").toArrow()
     regions = [ODD, "south", None]
     assert found_by_duckdb(relation) == [(f"e{n}", n, regions[n % 3], 1.5 if n > 3 else None) for n in range(6)]
 

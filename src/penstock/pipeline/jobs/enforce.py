@@ -27,7 +27,8 @@ from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commit
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed.reader import sealed_events
 from penstock.pipeline.sealed.signers import SignerPolicy
-from penstock.pipeline.tables.addresses import SinkRows
+from penstock.pipeline.tables.addresses import RowSource, SinkRows
+from penstock.pipeline.tables.columns import event_rows_of
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -41,11 +42,13 @@ class OfEvents:
     types: tuple[EventType, ...]
     #: the files of the keys, if it is a sealed log
     keys: KeyFiles | None = field(default=None, kw_only=True)
+    #: the table, if the events are in one and not in the output of a job
+    table: RowSource | None = field(default=None, kw_only=True)
 
     @property
     def source(self) -> str:
         """The name of the input."""
-        return self.path
+        return self.path if self.table is None else self.table.name
 
     @property
     def judge(self) -> SignerPolicy | None:
@@ -53,9 +56,9 @@ class OfEvents:
         return None
 
     @property
-    def files(self) -> str:
+    def files(self) -> str | None:
         """Where the events stand."""
-        return f"{self.path}/{EVENTS if self.keys is None else SEALED}"
+        return self.table.files if self.table is not None else f"{self.path}/{EVENTS if self.keys is None else SEALED}"
 
     @property
     def schema(self) -> StructType:
@@ -64,14 +67,20 @@ class OfEvents:
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the events of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
+        if self.table is not None:
+            return event_rows_of(self.table.batch(spark), self.types, self.table.name)
         return self._of(spark, complete(spark, self.path))
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
         """Return the commits of the other job as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
+        if self.table is not None:
+            return self.table.stream(spark, streaming)
         return follow(spark, self.path, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the events of the batches that were committed."""
+        if self.table is not None:
+            return event_rows_of(self.table.arrived(batch), self.types, self.table.name)
         return self._of(batch.sparkSession, named(batch))
 
     def closed(self, spark: SparkSession) -> tuple[str, ...]:

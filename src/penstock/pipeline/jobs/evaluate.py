@@ -48,7 +48,7 @@ from penstock.pipeline.outputs import (
     raise_in_task,
     reading,
 )
-from penstock.pipeline.tables.addresses import SinkRows
+from penstock.pipeline.tables.addresses import RowSource, SinkRows
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.language.results import XacmlDecision
 
@@ -70,21 +70,25 @@ class Evaluate:
     log: str | None = None
     #: nanoseconds, from any beginning
     timer: Callable[[], int] = time.perf_counter_ns
+    #: the table, if the requests are in one and not in files
+    stored: RowSource | None = None
     name: str = "evaluate"
     parts: tuple[str, ...] = (DECIDED, DECISIONS)
 
     @property
     def source(self) -> str:
         """The name of the input."""
-        return self.table.path
+        return self.table.path if self.stored is None else self.stored.name
 
     @property
-    def files(self) -> str:
+    def files(self) -> str | None:
         """Where the table is."""
-        return self.table.path
+        return self.table.path if self.stored is None else self.stored.files
 
     def _read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return requests. Those of a stream have the columns of the files that are there."""
+        if self.stored is not None:
+            return self.stored.batch(spark) if streaming is None else self.stored.stream(spark, streaming)
         path = self.table.path
         reader: Reader = spark.read if streaming is None else spark.readStream.options(**arriving(streaming))
         match self.table.format:
@@ -117,7 +121,7 @@ class Evaluate:
 
         Raises `FailedError` (`pipeline.no-input`).
         """
-        if Path(self.files).is_file():
+        if self.files is not None and Path(self.files).is_file():
             raise FailedError(
                 "pipeline.no-input",
                 f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
@@ -126,8 +130,8 @@ class Evaluate:
         return self._read(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
-        """Return the requests as they are."""
-        return batch
+        """Return the requests of a batch."""
+        return batch if self.stored is None else self.stored.arrived(batch)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the frames that would be computed."""

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.errors import FailedError
+from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.commits import EVENTS as EVENTS
 from penstock.pipeline.commits import QUARANTINED as QUARANTINE
-from penstock.pipeline.frames import transit_schema
+from penstock.pipeline.frames import quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.ingest.formats import Seen
 from penstock.pipeline.ingest.ingest import (
@@ -29,8 +30,10 @@ from penstock.pipeline.ingest.ingest import (
     store_ingest,
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, ROW
 from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
-from penstock.pipeline.tables.addresses import SinkRows
+from penstock.pipeline.tables.addresses import RowSource, SinkRows
+from penstock.pipeline.tables.files import ParquetFolder
 from penstock.trust.event_types import VerifiedType
 
 
@@ -135,6 +138,88 @@ class MappedTables:
         if self.bound.mapping.format is MappedFormat.CSV:
             return ()
         return files_lacking(spark, self.path, self.bound.columns, self.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """Rows of a table, by a mapping of Parquet. In quarantine they have the name of the table, and no number."""
+
+    table: RowSource
+    bound: BoundMapping
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self.table.name
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, if Spark can list them."""
+        return self.table.files
+
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The version that the mapping names."""
+        return (self.bound.event_type,)
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the rows, or what names them in a stream. Raises as the table."""
+        return self.table.batch(spark) if streaming is None else self.table.stream(spark, streaming)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return the events and the quarantine. Raises as the table, and as `ingest_table`."""
+        rows = self.table.arrived(records)
+        row = F.struct(*map(quoted, rows.columns))
+        made = rows.select(
+            F.lit(self.name).alias(FILE),
+            F.lit(None).cast("bigint").alias(POSITION),
+            F.to_json(row, {"timeZone": "UTC", "ignoreNullFields": "false"}).cast("binary").alias(ORIGINAL),
+            row.alias(ROW),
+        )
+        return ingest_table(made, self.bound, at)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecords:
+    """CloudEvents that a source has as records, such as messages."""
+
+    table: RowSource
+    types: tuple[VerifiedType, ...]
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self.table.name
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, if Spark can list them."""
+        return self.table.files
+
+    @property
+    def event_types(self) -> tuple[EventType, ...]:
+        """The versions of the types."""
+        return tuple(verified.event_type for verified in self.types)
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the records. Raises as the source."""
+        return self.table.batch(spark) if streaming is None else self.table.stream(spark, streaming)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return the events and the quarantine."""
+        return ingest_envelopes(self.table.arrived(records), self.types, at)
+
+
+def table_records(table: RowSource, bound: BoundMapping | None, types: tuple[VerifiedType, ...]) -> RecordSource:
+    """Return the records of a table. Raises `MalformedError` (`tables.mapping`) if the mapping does not go with it."""
+    if table.records and bound is None:
+        return TableRecords(table, types)
+    if table.records or bound is None or bound.mapping.format is MappedFormat.CSV:
+        why = "has CloudEvents, which need no mapping" if table.records else "has columns, which a mapping must name"
+        hint = "give --policy or --type-file" if table.records else 'give --mapping, with `format = "parquet"`'
+        raise MalformedError("tables.mapping", f"`{table.name}` {why}", hint=hint)
+    # Of Parquet files, each can be asked for its own columns.
+    return MappedTables(table.path, bound) if isinstance(table, ParquetFolder) else MappedRows(table, bound)
 
 
 @dataclass(frozen=True, slots=True)

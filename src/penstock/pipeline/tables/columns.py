@@ -16,13 +16,13 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.model.types import Attribute, EventType
 from penstock.pipeline.enforce.manifest import SUBSCRIBER
-from penstock.pipeline.event_columns import ID, SOURCE, TIME, TYPE
-from penstock.pipeline.frames import quoted
+from penstock.pipeline.event_columns import ID, SOURCE, TIME, TYPE, attributes_of
+from penstock.pipeline.frames import literal, quoted, spark_type
 from penstock.pipeline.outputs import raise_in_task
 from penstock.pipeline.tables.addresses import SinkRows
 
@@ -39,6 +39,7 @@ BATCH_COLUMN: Final = "event_batch"
 _RESERVED: Final = frozenset({*PLAIN.values(), BATCH_COLUMN})
 _PARTITIONS: Final = (StringType, LongType, BooleanType)
 _EMPTY: Final = "tables.partition"
+_EVENTS: Final = "tables.events"
 
 
 def column_name(attribute: Attribute) -> str:
@@ -102,6 +103,62 @@ def _apart(names: Iterable[str]) -> None:
                 hint="most tools do not tell capital from small letters: write the types into different tables",
             )
         seen[name.lower()] = name
+
+
+def event_rows_of(table: DataFrame, types: Sequence[EventType], name: str) -> DataFrame:
+    """Return the events of a table as they are stored by jobs: `@type`, metadata, and a column for each attribute id.
+
+    Raises `RefusedError` (`tables.events`) for a table that is not one of events, (`tables.kind`) for a column of
+    another type. A task fails (`tables.events`) at a row without metadata, or of a version whose columns are not there.
+    """
+    there = {one.name: one.dataType for one in table.schema}
+    wanted: dict[str, DataType] = {
+        PLAIN[TYPE]: StringType(),
+        PLAIN[ID]: StringType(),
+        PLAIN[TIME]: TimestampType(),
+        PLAIN[SOURCE]: StringType(),
+    }
+    missing = [one for one in wanted if one not in there]
+    if missing or PLAIN[SUBSCRIBER] in there:
+        why = f"has no column `{missing[0]}`" if missing else "has rows for subscribers, one event in several of them"
+        raise RefusedError(
+            _EVENTS,
+            f"`{name}` {why}, and is not a table of events",
+            hint="give a table that `ingest` or `admit` wrote with --to, or read it with `ingest` and a mapping",
+        )
+    known = [one for one in types if all(column_name(a) in there for a in one.attributes)]
+    kinds = {column_name(a): spark_type(a.spec.kind) for one in known for a in one.attributes}
+    for column, kind in {**wanted, **kinds}.items():
+        if there[column] != kind:
+            raise RefusedError(
+                "tables.kind",
+                f"column `{column}` of `{name}` holds {there[column].simpleString()[:80]}, not {kind.simpleString()}",
+                hint="read it with `ingest` and a mapping, which converts values",
+            )
+    lacking = [str(one.name) for one in types if one not in known]
+    version = quoted(PLAIN[TYPE])
+    broken = reduce(lambda one, other: one | other, (quoted(column).isNull() for column in wanted))
+    failed = raise_in_task(_EVENTS, F.lit("a row has no metadata, or no columns for its version"))
+    bad = broken | version.isin(lacking) if lacking else broken
+    whole = table.where(F.when(bad, failed.cast("boolean")).otherwise(F.lit(True)))
+    return whole.select(
+        *(quoted(new).alias(old) for old, new in PLAIN.items() if old != SUBSCRIBER),
+        *(_of_version(known, a).alias(str(a.id)) for a in attributes_of(types)),
+    )
+
+
+def _of_version(known: Sequence[EventType], attribute: Attribute) -> Column:
+    """Return the column that an attribute has in the version of each row."""
+    names = {one: one.by_id[attribute.id] for one in known if attribute.id in one.by_id}
+    columns = dict.fromkeys(column_name(own) for own in names.values())
+    parts = [
+        F.when(
+            quoted(PLAIN[TYPE]).isin([str(one.name) for one, own in names.items() if column_name(own) == column]),
+            quoted(column),
+        )
+        for column in columns
+    ]
+    return F.coalesce(*parts) if parts else literal(None, attribute.spec.kind)
 
 
 def added_columns(known: StructType, rows: StructType, name: str) -> list[StructField]:

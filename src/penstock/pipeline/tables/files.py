@@ -11,21 +11,37 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, LimitError, RefusedError
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.outputs import STRICT, Streaming, arriving, is_missing, is_not_found, reading
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
 from penstock.pipeline.tables.columns import BATCH_COLUMN, added_columns, partitioned, plain_rows
 
 _NAME: Final = re.compile(r"\w+(\.\w+){0,2}", re.ASCII)
+_GLOB: Final = re.compile(r"([\\\[\]{}*?])")
+PARTITIONS: Final = 2_000
+"""Partitions of a table that are read together, at most: each is a part of Spark's plan."""
+_TEXTUAL: Final = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, DateType)
+"""Columns whose values are the same text for everybody."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
@@ -94,6 +110,56 @@ def _file(folder: str, path: str, size: int, modified: int, rows: int) -> BatchF
     pairs = [part.partition("=") for part in inside.split("/")[:-1]]
     partition = {unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs}
     return BatchFile(f"{folder}/{inside}", size, modified, rows, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a log lists, and the values of the columns that it is partitioned by, as text."""
+
+    path: str
+    partition: tuple[tuple[str, str | None], ...] = ()
+
+
+def read_files(spark: SparkSession, files: Sequence[DataFile], schema: StructType, name: str) -> DataFrame:
+    """Return the rows of some files; Spark reads none of a partition that a filter excludes.
+
+    Raises `RefusedError` (`tables.feature`) for a column that cannot be partitioned by here, and `LimitError`
+    (`tables.partitions`).
+    """
+    groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for file in files:
+        groups.setdefault(file.partition, []).append(_GLOB.sub(r"\\\1", file.path))
+    if len(groups) > PARTITIONS:
+        raise LimitError(
+            "tables.partitions",
+            f"`{name}` has {len(groups):,} partitions",
+            hint=f"at most {PARTITIONS:,} can be read together: read one version after the other with --stream",
+        )
+    if not groups:
+        return spark.createDataFrame([], schema)
+
+    def part(values: tuple[tuple[str, str | None], ...], paths: Sequence[str]) -> DataFrame:
+        known = dict(values)
+        inside = StructType([one for one in schema if one.name not in known])
+        rows = reading(spark).schema(inside).parquet(*paths)
+        return rows.select(
+            *(
+                F.lit(known[one.name]).cast(one.dataType).alias(one.name) if one.name in known else quoted(one.name)
+                for one in schema
+            )
+        )
+
+    for one in schema:
+        if any(one.name in dict(values) for values in groups) and not isinstance(one.dataType, _TEXTUAL):
+            raise no_feature(name, f"a partition by `{one.name}`, which holds {one.dataType.simpleString()[:80]}")
+    return reduce(DataFrame.union, [part(values, paths) for values, paths in groups.items()])
+
+
+def no_feature(name: str, what: str) -> RefusedError:
+    """Return the error for a table that uses something that is not read here."""
+    return RefusedError(
+        "tables.feature", f"`{name}` has {what}, which is not read here", hint="copy the rows into a plain table first"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import FailedError
 from penstock.pipeline.frames import quoted
+from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
 from penstock.pipeline.tables.delta import BATCH_SAID, OUTPUT_SAID, ROWS_SAID, not_installed
-from penstock.pipeline.tables.files import no_table, write_files
+from penstock.pipeline.tables.files import DataFile, no_feature, no_stream, no_table, read_files, write_files
 
 _FOLDER: Final = "folder_"
 """What the name of a folder begins with: files of Iceberg have the columns that they are partitioned by, too."""
@@ -144,6 +145,54 @@ class IcebergSink:
         return table
 
 
+@dataclass(frozen=True, slots=True)
+class IcebergSource:
+    """An Iceberg table that is read, in its current snapshot."""
+
+    place: IcebergPlace
+    records: bool = False
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self.place.name
+
+    @property
+    def files(self) -> None:
+        """None: the table's metadata says where they are."""
+        return
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the snapshot.
+
+        Raises as `IcebergPlace.opened`, and `RefusedError` (`tables.feature`) for rows that are deleted by other files,
+        and for columns that were renamed: files are read by the names of columns.
+        """
+        table = self.place.opened()
+        names: dict[int, str] = {}
+        for schema in table.schemas().values():
+            for one in schema.fields:
+                if names.setdefault(one.field_id, one.name) != one.name:
+                    raise no_feature(self.name, f"a column `{one.name[:80]}` that was renamed")
+        if len(set(names.values())) < len(names):
+            raise no_feature(self.name, "a column that was dropped, and added again")
+        tasks = list(table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise no_feature(self.name, "rows that other files delete")
+        if any(str(task.file.file_format).rpartition(".")[2].upper() != "PARQUET" for task in tasks):
+            raise no_feature(self.name, "files that are not Parquet")
+        files = [DataFile(str(task.file.file_path)) for task in tasks]
+        return read_files(spark, files, schema_of(table), self.name)
+
+    def stream(self, spark: SparkSession, streaming: Streaming) -> DataFrame:  # noqa: ARG002  # as all sources
+        """Refuse: pyiceberg does not say how far a stream has read. Raises `RefusedError` (`tables.no-stream`)."""
+        raise no_stream(self.name, "only its current snapshot is read")
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the rows as they are."""
+        return batch
+
+
 def schema_of(table: Any) -> StructType:
     """Return the columns of an Iceberg table as Spark's."""
     return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
@@ -175,8 +224,14 @@ def _absolute(place: str, path: Any) -> str:
     return f"{path(catalog)}{sign}{table}" if sign and _is_file(catalog) else place
 
 
+def _source(address: TableAddress) -> IcebergSource:
+    return IcebergSource(_place(address))
+
+
 def _sink(address: TableAddress, options: SinkOptions) -> IcebergSink:
     return IcebergSink(_place(address), options.partition_by)
 
 
-ICEBERG: Final = AddressScheme("iceberg", "iceberg:CATALOG#NAMESPACE.TABLE", sink=_sink, resolve=_absolute)
+ICEBERG: Final = AddressScheme(
+    "iceberg", "iceberg:CATALOG#NAMESPACE.TABLE", source=_source, sink=_sink, resolve=_absolute
+)

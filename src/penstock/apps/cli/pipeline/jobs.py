@@ -88,8 +88,9 @@ penstock pipeline ingest events/ --policy policy.toml --out ingested --stream
 def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     """Turn records into typed events. Records that do not fit go to quarantine with the reason and the original bytes.
 
-    Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. The command checks that the numbers of
-    events and quarantined records add up to the records read, and prints them.
+    Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. PATH can also be a table, which a
+    mapping is needed for: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or table:NAME. The command
+    checks that the numbers of events and quarantined records add up to the records read, and prints them.
     """
     messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
     bound = None if options.mapping is None else bound_mapping(options.mapping, options.shelf, session)
@@ -103,8 +104,8 @@ def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
             hint="give --mapping for CSV and Parquet, --policy or --type-file for CloudEvents",
         )
     how = options.job.run()
-    path = None if options.source is None else how.cluster.path(options.source)
-    return run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
+    path, table = (None, None) if options.source is None else how.source(options.source)
+    return run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages, table=table), how)
 
 
 @option_class
@@ -120,12 +121,13 @@ class _Admit:
 def admit(session: CommandSession, options: _Admit) -> CommandAnswer:
     """Admit the events that publishers may publish: set forced values, and remove attributes they may not set.
 
-    FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason. Each publisher's decision is
-    recorded in `decisions/`, with the number of events that it admitted.
+    FOLDER is what `ingest` wrote, or a table of events, such as delta:PATH. Every event is admitted or refused,
+    with the reason. Each publisher's decision is recorded in `decisions/`, with the number of events that it
+    admitted.
     """
     how = options.job.run()
     return run_job(
-        admit_job(session, how.cluster.path(options.source), options.policy_file, options.keys.load(how)),
+        admit_job(session, how.source(options.source), options.policy_file, options.keys.load(how)),
         how,
     )
 
@@ -153,8 +155,9 @@ class _Deliver:
 def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
     """Write for all subscribers of a policy what they may see, in one pass over the events.
 
-    FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber. With --to
-    the rows of all subscribers go to one table, which says in the column `subscriber` whose row it is.
+    FOLDER is what `admit` or `ingest` wrote, or a table of events, such as delta:PATH. `penstock pipeline view`
+    opens the result for one subscriber. With --to the rows of all subscribers go to one table, which says in the
+    column `subscriber` whose row it is.
     """
     how = options.job.run()
     keys = options.keys.load(how)
@@ -163,8 +166,8 @@ def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
         raise MalformedError("cli.reader", "--reader is for tables", hint="give a table with --to, or use `view`")
     if to and layout is not Layout.PROGRAM:
         raise no_layout()
-    path = how.cluster.path(options.source)
-    return run_job(deliver_job(session, path, options.policy_file, layout, keys, reader=options.reader), how)
+    source = how.source(options.source)
+    return run_job(deliver_job(session, source, options.policy_file, layout, keys, reader=options.reader), how)
 
 
 @option_class
@@ -256,13 +259,13 @@ penstock pipeline whatif ingested --before policy.toml --after proposal.toml --f
 def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
     """Compare two policies on a history: who gains and who loses which attributes, on how many events.
 
-    FOLDER is what `ingest` or `admit` wrote. Readers are compared by what they would see, and publishers by what they
-    could publish. Events that `admit` refused by the earlier policy are not in its output. The report contains ids of
-    events, and no attribute values.
+    FOLDER is what `ingest` or `admit` wrote, or a table of events, such as delta:PATH. Readers are compared by what
+    they would see, and publishers by what they could publish. Events that `admit` refused by the earlier policy are
+    not in its output. The report contains ids of events, and no attribute values.
     """
     how = options.job.run()
     keys = options.keys.load(how)
-    job = whatif_job(session, how.cluster.path(options.source), (options.before, options.after), options.samples, keys)
+    job = whatif_job(session, how.source(options.source), (options.before, options.after), options.samples, keys)
     old, new = job.watched.policies
     page = Page(options.html, known(options.names.load().petnames, new, old), session, how.overwrite)
     page.check()
@@ -393,6 +396,8 @@ penstock pipeline evaluate arriving/ --format json --mapping requests.toml --pol
 def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
     """Decide every request in a TABLE: Parquet, CSV with a header, or JSON lines, with one request in each row.
 
+    TABLE can also be delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or table:NAME.
+
     Each row is written with the decision, the status code, obligations and advice, the policies that applied, and the
     revision of the policies. The command checks that it writes as many rows as it reads, and prints the numbers. Values
     that cannot be read make a row Indeterminate; a table that cannot be read stops the job.
@@ -402,9 +407,8 @@ def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
     with within(options.mapping_file):
         columns = read_request_mapping(data)
     policies = TablePolicies(read_root(options.policy_file), tuple(read_root(file) for file in options.referred))
-    table = InputTable.at(
-        how.cluster.path(options.source), None if options.written is None else StorageFormat(options.written)
-    )
+    path, stored = how.source(options.source)
+    table = InputTable.at(path, None if options.written is None else StorageFormat(options.written))
     moment = options.at.moment(session)
 
     def fixed() -> datetime:
@@ -412,5 +416,6 @@ def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
 
     identity = session.random(16).hex() if options.log else None
     return run_job(
-        Evaluate(table, columns, policies, clock(session) if options.at.at is None else fixed, identity), how
+        Evaluate(table, columns, policies, clock(session) if options.at.at is None else fixed, identity, stored=stored),
+        how,
     )

@@ -17,7 +17,7 @@ from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.limits import BATCH_FILES
 from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.sealed.log import KeyFiles
-from penstock.pipeline.tables.addresses import RowSink, SinkOptions, parse_address, sink_at
+from penstock.pipeline.tables.addresses import RowSink, RowSource, SinkOptions, parse_address, sink_at, source_at
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How a job runs.
@@ -171,6 +171,12 @@ class Run:
         found = KeyFiles(self.cluster.path(ring), self.cluster.path(kek))
         found.read()
         return found
+
+    def source(self, text: str) -> tuple[str, RowSource | None]:
+        """Return where a job reads: a path, or a table. Raises as `parse_address` and `source_at`."""
+        register_schemes()
+        address = parse_address(text, self.cluster.path)
+        return (address.place, None) if address.is_path else (str(address), source_at(address))
 
     def reads(self, path: str | None) -> str | None:
         """Return the path of everything that is read, or None for a stream, in which more will arrive."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +31,12 @@ from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
-from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource
+from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource, table_records
 from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
 from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.outputs import TO, Output, Said, Streaming, add_up, check_apart, commits, files_of
 from penstock.pipeline.sealed.log import CLOSED, KeyFiles, names_said
-from penstock.pipeline.tables.addresses import RowSink
+from penstock.pipeline.tables.addresses import RowSink, RowSource
 from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType
 
@@ -316,13 +316,14 @@ def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> Bo
         return mapping.bind(verified)
 
 
-def ingest_job(
+def ingest_job(  # noqa: PLR0913  # each way to say what is read
     session: CommandSession,
     *,
     path: str | None,
     types: tuple[VerifiedType, ...],
     bound: BoundMapping | None,
     messages: Mapping[str, str] | None,
+    table: RowSource | None = None,
 ) -> Ingest:
     """Return the job `ingest`. Raises `MalformedError` (`cli.resource`) if it is unclear what to read."""
     records: RecordSource
@@ -330,6 +331,8 @@ def ingest_job(
         raise MalformedError(
             "cli.resource", "ingest reads either files or a stream", hint="give a path, or --from-jetstream"
         )
+    if table is not None:
+        return Ingest(table_records(table, bound, types), clock(session))
     if messages is not None and bound is None:
         # Imported late: reading files does not need nats-py.
         from penstock.pipeline.jetstream.messages import Messages  # noqa: PLC0415
@@ -344,37 +347,63 @@ def ingest_job(
     return Ingest(records, clock(session))
 
 
-def admit_job(session: CommandSession, path: str, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
+EventSource: TypeAlias = tuple[str, RowSource | None]
+"""Where events are: the output of a job at a path, or a table."""
+
+
+def _check_unsealed(table: RowSource | None, keys: KeyFiles | None) -> None:
+    if table is not None and keys is not None:
+        raise MalformedError("cli.keys", "a table is not a sealed log", hint="leave out --ring and --kek")
+
+
+def admit_job(session: CommandSession, source: EventSource, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
     """Return the job `admit` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
+    path, table = source
+    _check_unsealed(table, keys)
+
     def make(policies: tuple[PipelinePolicy, ...]) -> Admit:
-        return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys)
+        return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys, table=table)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
 
 def deliver_job(  # noqa: PLR0913  # what is delivered, by what, and how
-    session: CommandSession, path: str, policy: str, layout: Layout, keys: KeyFiles | None, *, reader: str | None = None
+    session: CommandSession,
+    source: EventSource,
+    policy: str,
+    layout: Layout,
+    keys: KeyFiles | None,
+    *,
+    reader: str | None = None,
 ) -> ByPolicy[DeliverJob]:
     """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
+    path, table = source
+    _check_unsealed(table, keys)
+
     def make(policies: tuple[PipelinePolicy, ...]) -> DeliverJob:
-        return DeliverJob(path, _types(*policies), _desk(policies[0], "deliver", session), layout, reader, keys=keys)
+        return DeliverJob(
+            path, _types(*policies), _desk(policies[0], "deliver", session), layout, reader, keys=keys, table=table
+        )
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
 
 def whatif_job(
-    session: CommandSession, path: str, policies: tuple[str, str], samples: int, keys: KeyFiles | None
+    session: CommandSession, source: EventSource, policies: tuple[str, str], samples: int, keys: KeyFiles | None
 ) -> ByPolicy[WhatIf]:
     """Return the job `whatif` by two policy files, before and after; with keys, over a sealed log.
 
     Raises what `load_policy` raises, and `MalformedError` (`whatif.environment`).
     """
 
+    path, table = source
+    _check_unsealed(table, keys)
+
     def make(found: tuple[PipelinePolicy, ...]) -> WhatIf:
         old, new = found
-        return WhatIf(path, _types(new, old), old, new, samples, keys=keys)
+        return WhatIf(path, _types(new, old), old, new, samples, keys=keys, table=table)
 
     return ByPolicy(Watched(policies, clock(session)), make)
 

@@ -146,7 +146,8 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
     if options.to_jetstream is not None:
         sink = _sink(messages_of(options.to_jetstream, options.jetstream_more), how, types, keys)
         writing = writing.for_brokers()
-    return run_job(Seal(how.cluster.path(options.source), types, writing, clock(session), sink), how)
+    path, table = how.source(options.source)
+    return run_job(Seal(path, types, writing, clock(session), sink, table=table), how)
 
 
 def _sink(messages: Mapping[str, str], how: Run, types: tuple[EventType, ...], keys: KeyFiles) -> Sink:

@@ -1,0 +1,80 @@
+"""kill -9 of a driver that writes to tables, at each place and at random, and a restart: every row is there once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from tests.pipeline.jobs_plant import build, good, line
+
+from penstock.pipeline.outputs import commits, totals
+from penstock.pipeline.tables.iceberg import IcebergPlace
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TABLES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "delta": ("delta:{}/t", lambda folder: DeltaTable(str(folder / "t")).to_pyarrow_table()),
+    "iceberg": (
+        "iceberg:{}/i/c.db#ns.t",
+        lambda folder: IcebergPlace(str(folder / "i" / "c.db"), "ns.t").opened().scan().to_arrow(),
+    ),
+    "parquet": ("parquet:{}/t", lambda folder: pq.read_table(str(folder / "t"))),
+    "table": ("table:events", lambda folder: pq.read_table(str(folder / "warehouse" / "events"))),
+}
+
+
+def drive(folder: Path, address: str, place: str, batch: int) -> int:
+    """Run the driver, and return how it ended."""
+    command = [sys.executable, "-m", "tests.pipeline.tables_driver", str(folder), address, place, str(batch)]
+    driver = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return driver.wait(600)
+    finally:
+        # Java too, if it outlives the driver.
+        try:
+            os.killpg(driver.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        driver.wait()
+
+
+def check_killed(spark: SparkSession, folder: Path, kind: str, places: Sequence[str]) -> None:
+    """Kill a driver at places, one batch after the other, and compare with what one batch would give."""
+    address, opened = TABLES[kind]
+    build(folder / "plant")
+    (folder / "in").mkdir()
+    files = 2 * len(places) + 2
+    for number in range(files):
+        (folder / "in" / f"{number:02}.jsonl").write_text(f"{line(2 * number)}\n{line(2 * number + 1)}\n")
+    for batch, place in enumerate(places):
+        assert drive(folder, address.format(folder), place, batch) == -signal.SIGKILL
+    assert drive(folder, address.format(folder), "end", 0) == 0
+    rows = opened(folder)
+    found = duckdb.sql("SELECT event_id FROM rows").fetchall()  # type: ignore[union-attr]  # a query has rows
+    assert sorted(one[0] for one in found) == sorted(f"e{n}" for n in good(2 * files))
+    out = str(folder / "out")
+    assert totals(spark, out)["events"] == len(good(2 * files)) == rows.num_rows
+    assert list(commits(spark, out)) == list(range(files))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_driver_that_is_killed_at_a_table_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    check_killed(spark, tmp_path, kind, ["commit" if kind in ("parquet", "table") else "files", "commit"])
+
+
+@pytest.mark.long
+def test_a_delta_table_survives_twenty_kills(spark: SparkSession, tmp_path: Path) -> None:
+    check_killed(spark, tmp_path, "delta", ["files", "commit", "random", "commit"] * 5)

@@ -1,0 +1,79 @@
+"""A driver that is there to be killed: `ingest` as a stream into a table, which kills itself at a place in a batch.
+
+python tables_driver.py FOLDER ADDRESS PLACE BATCH
+
+PLACE is `files` (the rows are written, the table does not list them), `commit` (the table has the batch, the job has not
+committed it), or `random` (at any time from that batch on). With the place `end` it goes on to the end.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from tests.java import LIGHT
+
+from penstock.apps.cli.main import cli
+from penstock.pipeline.jobs import job
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+from penstock.pipeline.tables import delta, iceberg
+
+
+def kill() -> None:
+    """End this process and Java, in one blow."""
+    os.killpg(0, signal.SIGKILL)
+
+
+def kill_at(place: str, number: int) -> None:
+    """Have this process killed at a place in a batch."""
+
+    def behind(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            found = function(*arguments)
+            if arguments[position] >= number:
+                kill()
+            return found
+
+        return called
+
+    def commit(spark: SparkSession, path: str, batch: int, said: dict[str, object]) -> None:
+        if place == "commit" and batch >= number:
+            kill()
+        if place == "random" and batch >= number:
+            threading.Timer(random.uniform(0, 1), kill).start()
+        committed(spark, path, batch, said)
+
+    committed = job.commit
+    job.commit = commit
+    if place == "files":
+        for module in (delta, iceberg):
+            module.write_files = behind(module.write_files, 3)
+
+
+def main(folder: Path, address: str, place: str, number: int) -> None:
+    """Run until killed, or until nothing is left."""
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    hive = {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/metastore;create=true",
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+    }
+    quick = {"spark.sql.shuffle.partitions": "1", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}
+    for name, value in {**quick, **(hive if address.startswith("table:") else {})}.items():
+        spark = spark.config(name, value)
+    spark.getOrCreate()
+    if place != "end":
+        kill_at(place, number)
+    options = ["--policy", str(folder / "plant" / "policy.toml"), "--out", str(folder / "out"), "--to", address]
+    cli.main(["pipeline", "ingest", str(folder / "in"), *options, "--stream", "--drain", "--files", "1"])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
