@@ -2,8 +2,8 @@
 
 python tables_driver.py FOLDER ADDRESS PLACE BATCH
 
-PLACE is `files` (the rows are written, the table does not list them), `commit` (the table has the batch, the job has not
-committed it), or `random` (at any time from that batch on). With the place `end` it goes on to the end.
+PLACE is `files` (the rows are written, the table does not list them), `commit` (the table has the batch, the job has
+not committed it), or `random` (at any time from that batch on). With the place `end` it goes on to the end.
 """
 
 import os
@@ -15,13 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.java import LIGHT
 
 from penstock.apps.cli.main import cli
+from penstock.pipeline import outputs
 from penstock.pipeline.jobs import job
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.pipeline.tables import delta, iceberg
+from penstock.pipeline.tables.files import write_files
 
 
 def kill() -> None:
@@ -45,14 +48,14 @@ def kill_at(place: str, number: int) -> None:
         if place == "commit" and batch >= number:
             kill()
         if place == "random" and batch >= number:
-            threading.Timer(random.uniform(0, 1), kill).start()
-        committed(spark, path, batch, said)
+            threading.Timer(random.uniform(0, 1), kill).start()  # noqa: S311  # when, not a secret
+        outputs.commit(spark, path, batch, said)
 
-    committed = job.commit
-    job.commit = commit
+    patched = pytest.MonkeyPatch()
+    patched.setattr(job, "commit", commit)
     if place == "files":
         for module in (delta, iceberg):
-            module.write_files = behind(module.write_files, 3)
+            patched.setattr(module, "write_files", behind(write_files, 3))
 
 
 def main(folder: Path, address: str, place: str, number: int) -> None:

@@ -1,5 +1,6 @@
 """kill -9 of a driver that writes to tables, at each place and at random, and a restart: every row is there once."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,10 +42,8 @@ def drive(folder: Path, address: str, place: str, batch: int) -> int:
         return driver.wait(600)
     finally:
         # Java too, if it outlives the driver.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         driver.wait()
 
 
