@@ -5,10 +5,12 @@
     df = spark.read.csv("meter.csv", header=True)
     ps.view(df, "policy.toml", reader="planner", mapping="mapping.toml")   # the rows and columns that it may see
     ps.quarantine(df, "policy.toml", reader="planner", mapping="mapping.toml")   # rows that are not events, and why
+    ps.explain_view(df, "policy.toml", reader="planner", mapping="mapping.toml")   # why each row is shown, or not
+    ps.whatif(df, "policy.toml", "new.toml", mapping="mapping.toml").changes   # what another policy would change
     df.transform(ps.restrict("policy.toml", reader="planner", mapping="mapping.toml"))   # the same as `view`
 
 The data can be any DataFrame, also a stream or one of Spark Connect. `mapping` is a mapping file, a dict of columns by
-attribute name, or not needed if the columns have the names of the attributes. The how-to pages on Spark tell
+attribute name, or not needed if the columns have the names of the attributes. docs/how-to/use-from-a-notebook.md tells
 the whole story.
 
 Below that are the steps of `penstock pipeline`: read and ingest events, admit and deliver them, compare two policies,
@@ -66,9 +68,11 @@ from penstock.pipeline.sealed.reader import BlockReader as BlockReader
 from penstock.pipeline.sealed.reader import events_schema as events_schema
 from penstock.pipeline.sealed.reader import sealed_columns as sealed_columns
 from penstock.pipeline.sealed.writer import Writing as Writing
+from penstock.pipeline.views import explain_view as explain_view
 from penstock.pipeline.views import quarantine as quarantine
 from penstock.pipeline.views import restrict as restrict
 from penstock.pipeline.views import view as view
+from penstock.pipeline.views import whatif as whatif
 from penstock.pipeline.whatif import AffectedReader as AffectedReader
 from penstock.pipeline.whatif import PolicyComparison as PolicyComparison
 from penstock.pipeline.whatif import compare as compare
@@ -100,6 +104,7 @@ __all__ = [
     "deliver",
     "deliver_one",
     "events_schema",
+    "explain_view",
     "fails_on",
     "flows",
     "ingest_envelopes",
@@ -127,6 +132,7 @@ __all__ = [
     "transit_sources",
     "typed_schema",
     "view",
+    "whatif",
     "whatif_html",
     "within",
 ]

@@ -20,6 +20,7 @@ from tests.pipeline.enforce.test_deliver import (
     PLATE,
     SIGHTING,
     SPEED,
+    by_id,
     cases,
     policy_of,
     reader,
@@ -34,8 +35,9 @@ from penstock.guard import Branch, Delivery, Restriction, When, environment
 from penstock.model import AttributeId, EventType, TransitEvent
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
-from penstock.pipeline.views import ConstantsIn, quarantine, restrict, view
+from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
+from penstock.pipeline.views import ConstantsIn, explain_view, quarantine, restrict, view, whatif
+from penstock.pipeline.whatif import compare
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.validity import Validity
@@ -230,3 +232,62 @@ def test_rows_that_are_not_events_are_listed(spark: SparkSession) -> None:
     assert bad.columns == ["No", "plate", "speed", "@reason", "@words"]
     assert [(row["plate"], row["@reason"]) for row in bad.collect()] == [("P2", "ingest.id"), ("P3", "ingest.kind")]
     assert quarantine(transit_frame(spark, [SIGHTING], sightings(3)), policy, "reader-0").count() == 0
+
+
+def nobody() -> tuple[EventType, Restriction, Selector]:
+    return SIGHTING, Restriction(), ALWAYS
+
+
+def test_every_row_has_the_reasons_why_it_is_shown_or_not(spark: SparkSession) -> None:
+    when = When(Validity.between(NOON - timedelta(days=9), NOON + timedelta(days=1)), parse("hour < 18"))
+    post = Branch(action=Right.SUBSCRIBE, attributes=frozenset([SPEED]), where=by_id("speed > 3"), because=("cert:1",))
+    first = Branch(action=Right.SUBSCRIBE, attributes=frozenset([PLATE]), where=by_id("plate = 'P9'"), when=when)
+    policy = policy_of([(SIGHTING, Restriction((first, post)), parse("speed < 6 OR speed IS NULL")), nobody()])
+    df = typed(spark, 8).withColumn("speed", F.when(quoted(ID) == "0", "x").otherwise(quoted("speed").cast("string")))
+    for mode in MODES:
+        rows = {row[ID]: row for row in explain_view(df, policy, "reader-0", constants=mode).collect()}
+        shown = {row[ID] for row in view(df, policy, "reader-0", constants=mode).collect()}
+        assert {key for key, row in rows.items() if row["@shown"]} == shown == {"4", "5"}
+        told = {key: [reason.partition(":")[0] for reason in row["@reasons"]] for key, row in rows.items()}
+        assert told["0"] == ["it is not an event"]
+        # Events 1 to 3 are at 19 o'clock, in forty days, and two days before noon.
+        assert told["1"] == ["right 1 has a condition that is not met", "right 2 does not apply"]
+        assert told["2"] == ["right 1 is not valid at the event's time", "right 2 does not apply"]
+        assert told["3"] == ["right 1 does not apply", "right 2 does not apply"]
+        assert told["7"][1:] == ["right 2 shows it", "the reader's own filter does not accept what it sees"]
+        seen = {"plate": "no right that applies lists it", "speed": "right 2 lists it"}
+        assert rows["4"]["@attributes"] == {**seen, "seen": "no right lists it", "ratio": "no right lists it"}
+        assert rows["1"]["@attributes"] is None
+        assert ("plate = 'P9'" in rows["3"]["@reasons"][0]) is (mode == "public")
+    (refused,) = explain_view(df.where(quoted(ID) == "3"), policy, "reader-1").collect()
+    assert refused["@reasons"] == ["`reader-1` has no right to subscribe to `Sighting`"]
+
+
+def test_what_another_policy_would_change(spark: SparkSession) -> None:
+    before, after = one("speed > 3"), one("speed > 5")
+    compared = whatif(typed(spark), before, after)
+    assert compared.events == 30
+    assert {(change.name, change.gained, change.lost) for change in compared.losses} >= {("speed", 0, 2)}
+    transit = transit_frame(spark, [SIGHTING], sightings(30))
+    assert compared.changes == compare(transit, before, after, types=[SIGHTING]).changes
+    dated = one("speed > 3", when=When(Validity.between(NOON, NOON)))
+    mistakes = [(dated, typed(spark).drop(TIME), "view.time"), (policy_of([]), typed(spark), "whatif.types")]
+    for policy, df, code in mistakes:
+        with pytest.raises(MalformedError) as refused:
+            whatif(df, policy, policy)
+        assert refused.value.code == code
+
+
+def test_streams_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    folder = str(tmp_path / "sightings")
+    typed(spark).coalesce(1).write.parquet(folder)
+    policy = one("plate LIKE 'P1%' AND speed < 30")
+    expected = collected(view(spark.read.parquet(folder), policy, "reader-0").orderBy(ID))
+    arriving = spark.readStream.schema(typed_schema(SIGHTING)).parquet(folder)
+    for mode in MODES:
+        name = f"views_{mode}"
+        query = view(arriving, policy, "reader-0", constants=mode).writeStream.format("memory").queryName(name)
+        query.trigger(availableNow=True).start().awaitTermination()
+        assert collected(spark.table(name).orderBy(ID)) == expected
+        spark.catalog.dropTempView(name)
+    assert expected

@@ -32,12 +32,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import MalformedError, did_you_mean
+from penstock.errors import MalformedError, RefusedError, did_you_mean
+from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import ByType, is_known
 from penstock.pipeline.enforce.manifest import reader_program
-from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, programs_of
 from penstock.pipeline.enforce.programs import (
     Constants,
     OneRow,
@@ -46,8 +47,19 @@ from penstock.pipeline.enforce.programs import (
     shape_of,
 )
 from penstock.pipeline.enforce.pushdown import filter_column, necessary
-from penstock.pipeline.enforce.restrict import Viewer, any_of, columns, environment_of, is_always, keep
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted, transit_sources
+from penstock.pipeline.enforce.restrict import Viewer, any_of, columns, environment_of, fits, holds, is_always, keep
+from penstock.pipeline.frames import (
+    ID,
+    METADATA,
+    SOURCE,
+    TIME,
+    ColumnSource,
+    attributes_of,
+    compile_condition,
+    literal,
+    quoted,
+    transit_sources,
+)
 from penstock.pipeline.ingest.event_frames import REASON, TYPE, WORDS, metadata_problems
 from penstock.pipeline.ingest.formats import check_table
 from penstock.pipeline.ingest.mapping import (
@@ -62,8 +74,10 @@ from penstock.pipeline.ingest.mapping import (
 )
 from penstock.pipeline.ingest.mapping import Mapping as TableMapping
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, ROW, RecordProblem
+from penstock.pipeline.whatif import PolicyComparison, compare
 from penstock.selector import ALWAYS
 from penstock.store.files.files import read_file, within
+from penstock.trust.capabilities import Right
 from penstock.trust.event_types import read_type
 
 PolicySource: TypeAlias = PipelinePolicy | str | os.PathLike[str]
@@ -75,6 +89,9 @@ ColumnMapping: TypeAlias = BoundMapping | str | os.PathLike[str] | Mapping[str, 
 ConstantsIn: TypeAlias = Literal["public", "hidden"]
 """Whether plans may print a policy's constants. If they are hidden, nothing is pushed down."""
 
+SHOWN: Final = "@shown"
+REASONS: Final = "@reasons"
+ATTRIBUTES: Final = "@attributes"
 _WRONG: Final = "@wrong"
 _AS_IS: Final = ColumnFormat(trim=False, null=())
 """How a column of text is read if no mapping file says otherwise: as it is."""
@@ -150,6 +167,72 @@ def quarantine(
     return events.wrong()
 
 
+def explain_view(  # noqa: PLR0913  # as `view`
+    df: DataFrame,
+    policy: PolicySource,
+    reader: str,
+    mapping: ColumnMapping = None,
+    *,
+    constants: ConstantsIn = "public",
+    now: datetime | None = None,
+) -> DataFrame:
+    """Return every row of a DataFrame with the reasons why a reader sees it, or not, and why which attributes.
+
+    `@shown` says whether `view` shows the row, `@reasons` what each right of the reader says about it, and
+    `@attributes` of each attribute of a row that is shown, by name, why it is shown or not. For one row, filter the
+    DataFrame before. With `constants="hidden"` the reasons do not quote conditions. The result is for those who may see
+    the data: it has all columns. Raises as `view`, but not for a reader without rights.
+    """
+    known = _policy(policy, now)
+    try:
+        program = reader_program(known, reader)
+    except RefusedError as error:
+        if error.code != "pipeline.no-rights":
+            raise
+        (one,) = (one for one in known.subscribers if one.name == reader)
+        program = Program(0, Restriction(), one.type.event_type, one.selector, (reader,))
+    events = EventColumns.of(df, known, program, mapping)
+    held = PrintedConstants("@x") if constants == "public" else OneRow("@x")
+    return _explained(events, program, known, held, quoting=constants == "public")
+
+
+def whatif(  # noqa: PLR0913  # data and two policies; the rest has defaults
+    df: DataFrame,
+    before: PolicySource,
+    after: PolicySource,
+    mapping: ColumnMapping = None,
+    *,
+    samples: int = 5,
+    now: datetime | None = None,
+) -> PolicyComparison:
+    """Return who would gain and who would lose which attributes, on how many rows, if one policy replaced another.
+
+    Without a mapping file, all subscribers of both policies read the type of the data. Raises as `view` and `compare`,
+    and `MalformedError` (`whatif.types`) if it is not clear of which type the data are.
+    """
+    old, new = _policy(before, now), _policy(after, now)
+    if isinstance(mapping, str | os.PathLike):
+        mapping = _read(mapping, new)
+    if isinstance(mapping, BoundMapping):
+        event_type = mapping.event_type
+    else:
+        types = {one.type.event_type.name: one.type.event_type for one in (*old.subscribers, *new.subscribers)}
+        if len(types) != 1:
+            raise MalformedError(
+                "whatif.types",
+                "the subscribers of the policies read several types, or none",
+                hint="give a mapping file, which names the type of the data",
+            )
+        (event_type,) = types.values()
+    everything = Branch(action=Right.SUBSCRIBE)
+    program = Program(0, Restriction((everything,)), event_type, ALWAYS, ("",))
+    events = EventColumns.of(df, new, program, mapping)
+    if not events.timed and any(map(_asks_time, (*programs_of(old), *programs_of(new)))):
+        raise _no_time("readers")
+    transit = events.sound().select(*map(quoted, METADATA), *map(quoted, transit_sources(events.types)))
+    return compare(transit, old, new, types=events.types, samples=samples)
+
+
 def _policy(policy: PolicySource, now: datetime | None) -> PipelinePolicy:
     if isinstance(policy, PipelinePolicy):
         return policy
@@ -200,11 +283,7 @@ class EventColumns:
                 hint="choose a reader of that type, or another mapping",
             )
         if not found.timed and _asks_time(program):
-            raise MalformedError(
-                "view.time",
-                f"the rights of `{program.readers[0][:80]}` depend on the time of each event, and no column has it",
-                hint='name the column: `mapping={"@time": "…"}`',
-            )
+            raise _no_time(f"`{program.readers[0][:80]}`")
         return found
 
     @classmethod
@@ -294,17 +373,29 @@ class EventColumns:
         found = found.drop(ROW)
         return found.where(is_known(self.types)) if self.told else found
 
-    def wrong(self) -> DataFrame:
-        """Return the other rows, with what is wrong."""
+    def judged(self) -> DataFrame:
+        """Return all rows, with the number of what is wrong in `@wrong`; `row` returns the columns of the data."""
         number = F.lit(None).cast("int")
         for position, problem in reversed(list(enumerate(self.problems))):
             number = F.when(problem.where, F.lit(position)).otherwise(number)
-        frame = self.frame.withColumn(_WRONG, number)
-        texts = [[one.code for one in self.problems], [one.words for one in self.problems]]
-        said = [F.get(F.array(*map(F.lit, words)), quoted(_WRONG)) if words else F.lit("") for words in texts]
-        data = [(quoted(ROW).getField(name) if self.problems else quoted(name)).alias(name) for name in self.data]
-        named = [column.alias(name) for name, column in zip((REASON, WORDS), said, strict=True)]
-        return keep(frame, quoted(_WRONG).isNotNull(), [*data, *named])
+        there = quoted(ROW).getField if self.problems else quoted
+        return self.frame.withColumns(
+            {_WRONG: number, **{f"@d{n}": there(name) for n, name in enumerate(self.data)}}
+        ).drop(ROW)
+
+    def row(self) -> list[Column]:
+        """Return the columns of the data, in a frame that `judged` made."""
+        return [quoted(f"@d{number}").alias(name) for number, name in enumerate(self.data)]
+
+    def said(self, of: Callable[[RecordProblem], str]) -> Column:
+        """Return the text of what is wrong with a row that `judged` judged; null if nothing is."""
+        texts = [F.lit(of(problem)) for problem in self.problems] or [F.lit("")]
+        return F.get(F.array(*texts), quoted(_WRONG))
+
+    def wrong(self) -> DataFrame:
+        """Return the rows that are not events, with what is wrong."""
+        said = [self.said(lambda one: one.code).alias(REASON), self.said(lambda one: one.words).alias(WORDS)]
+        return keep(self.judged(), quoted(_WRONG).isNotNull(), [*self.row(), *said])
 
     def output(self, program: Program, *, ids: bool) -> list[Column]:
         """Return the columns of a view of which `_shown` made the rows."""
@@ -341,6 +432,78 @@ def _shown(
     return found.where(seen[0] != 0).select(*map(quoted, METADATA), *own)
 
 
+def _explained(
+    events: EventColumns, program: Program, policy: PipelinePolicy, constants: OneRow, *, quoting: bool
+) -> DataFrame:
+    by_type = ByType(events.types, told=events.told)
+    sources = transit_sources(events.types)
+    environment = environment_of(policy, constants)
+    shape, values = shape_of(by_type.program(program), {name: source.kind for name, source in sources.items()})
+    parameters = constants.parameters(Constants(list(values)))
+    asked = {**sources, **parameters}, {**environment, **parameters}, by_type.guards()
+    frame = constants.join(events.judged())
+    held = [quoted(f"@h{number}") for number in range(len(shape.branches))]
+    frame = frame.withColumns({f"@h{n}": holds(branch, *asked) for n, branch in enumerate(shape.branches)})
+    names = {str(a.id): a.name for a in program.event_type.attributes}
+    rights = [f"right {n}" for n in range(1, len(held) + 1)]
+    reasons: list[Column] = []
+    for right, branch, one, there in zip(rights, program.restriction.branches, shape.branches, held, strict=True):
+        only = replace(one, where=ALWAYS.root, when=ALWAYS.root, starts=None, ends=None, guards=frozenset())
+        dates, moment = replace(only, starts=one.starts, ends=one.ends), replace(only, when=one.when)
+        where = f"the event does not match {_quoted(branch.holds_where().rename(names).text, quoting)}"
+        text = (
+            F.when(there, F.lit(f"{right} shows it: {', '.join(branch.because) or 'no certificate is named'}"))
+            .when(~holds(dates, *asked), F.lit(f"{right} is not valid at the event's time"))
+            .when(
+                ~holds(moment, *asked),
+                F.lit(f"{right} has a condition that is not met: {_quoted(branch.when.condition.text, quoting)}"),
+            )
+            .when(
+                ~holds(replace(only, guards=one.guards), *asked),
+                F.lit(f"{right} is about other types, or depends on a guard whose result is not known here"),
+            )
+            .otherwise(F.lit(f"{right} does not apply: {where}"))
+        )
+        reasons.append(text)
+    if not reasons:
+        reasons.append(F.lit(f"`{program.readers[0]}` has no right to subscribe to `{program.event_type.name.name}`"))
+    viewed = {a.id: sources[a.id] for a in program.event_type.attributes if a.id in sources}
+    own: dict[str, ColumnSource] = {}
+    attributes: list[Column] = []
+    for a in program.event_type.attributes:
+        listing = [n for n, branch in enumerate(shape.branches) if branch.shows(a.id)]
+        why = F.lit("no right that applies lists it" if listing else "no right lists it")
+        for n in reversed(listing):
+            why = F.when(held[n], F.lit(f"{rights[n]} lists it")).otherwise(why)
+        source = viewed.get(a.id)
+        if source is not None and source.kind is a.spec.kind:
+            seen = any_of([held[n] for n in listing]) & fits(source.column, a)
+            own[a.name] = ColumnSource(F.when(seen, source.column), a.spec.kind)
+            if listing:
+                why = F.when(source.column.isNull(), F.lit("the event has no value for it")).otherwise(why)
+        attributes += [F.lit(a.name), why]
+    found = any_of(held)
+    accepted = compile_condition(shape.selector, {**own, **parameters}).true
+    told = is_known(events.types) if events.told else F.lit(True)
+    filtered = f"the reader's own filter does not accept what it sees: {_quoted(program.selector.text, quoting)}"
+    rejected = F.when(found & ~accepted, F.array(F.lit(filtered))).otherwise(F.array().cast("array<string>"))
+    bad = events.said(lambda one: f"it is not an event: {one.words}")
+    shown = quoted(_WRONG).isNull() & told & found & accepted
+    return frame.select(
+        *events.row(),
+        shown.alias(SHOWN),
+        F.when(bad.isNotNull(), F.array(bad))
+        .when(~told, F.array(F.lit("it is of a type that the policy does not have")))
+        .otherwise(F.concat(F.array(*reasons), rejected))
+        .alias(REASONS),
+        F.when(shown, F.create_map(*attributes)).alias(ATTRIBUTES),
+    )
+
+
+def _quoted(text: str, quoting: bool) -> str:  # whether conditions are quoted
+    return f"`{text}`" if quoting else "its condition"
+
+
 def _visible(program: Program) -> list[Attribute]:
     """Return the attributes that some right of a reader shows."""
     branches = program.restriction.branches
@@ -356,6 +519,14 @@ def _needed(program: Program) -> frozenset[str]:
 def _asks_time(program: Program) -> bool:
     whens = [branch.when for branch in program.restriction.branches]
     return any(w.validity.starts or w.validity.ends or w.condition != ALWAYS for w in whens)
+
+
+def _no_time(whose: str) -> MalformedError:
+    return MalformedError(
+        "view.time",
+        f"the rights of {whose} depend on the time of each event, and no column has it",
+        hint='name the column: `mapping={"@time": "…"}`',
+    )
 
 
 def _is_plain(attribute: Attribute, origin: Origin, fields: Mapping[str, DataType]) -> bool:
@@ -379,18 +550,23 @@ def _bound(
         return mapping, df
     if mapping is None or isinstance(mapping, Mapping):
         return _named(df, program.event_type, mapping or {})
-    path = os.fspath(mapping)
+    return _read(mapping, policy), df
+
+
+def _read(file: str | os.PathLike[str], policy: PipelinePolicy) -> BoundMapping:
+    """Read a mapping file, and find the type that it names among those of a policy."""
+    path = os.fspath(file)
     data = read_file(path)
     with within(path):
         found = read_mapping(data)
-    file = str(Path(path).parent / found.type_file)
-    data = read_file(file)
-    with within(file):
+    type_file = str(Path(path).parent / found.type_file)
+    data = read_file(type_file)
+    with within(type_file):
         name = read_type(data).definition.name
     for verified in policy.types:
         if verified.event_type.name == name:
             with within(path):
-                return found.bind(verified), df
+                return found.bind(verified)
     raise MalformedError(
         "view.type",
         f"the policy does not have the type `{name.name}` version {name.version} of the mapping `{path}`",
