@@ -12,7 +12,7 @@ signatures above this port show whether the bytes are what a writer wrote. See d
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -35,32 +35,24 @@ from penstock.fabric.dds_link import (
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import (
-    DEFAULT_INSTANCE,
-    Callback,
     Clock,
-    DeadlineMissed,
     Fabric,
     Handler,
-    KeyChoice,
     Publisher,
     RandomBytes,
-    SampleReader,
     Service,
     SystemClock,
     TopicSubscription,
-    WriterChanged,
     answer,
     check_instances,
     check_name,
-    check_watch,
     closed,
     handler_failed,
     no_reply,
     unknown,
 )
-from penstock.fabric.qos import FOREVER, Ownership, Qos, agree, check_offer
+from penstock.fabric.qos import FOREVER, Ownership, Qos, check_offer
 from penstock.fabric.tasks import in_background, keep_running
-from penstock.selector import Selector
 
 _T = TypeVar("_T")
 _HELLO: Final = b"\0"  # before a writer's id: it can be heard
@@ -280,48 +272,27 @@ class DdsFabric(Fabric):
             ),
         )
 
-    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
+    async def _read(
         self,
         topic: str,
-        requested: Qos | None = None,
-        *,
-        callback: Callback | None = None,
-        on_deadline: DeadlineMissed | None = None,
-        on_writer: WriterChanged | None = None,
-        keys: Collection[KeyChoice] | None = None,
-        instances: Collection[str] | None = DEFAULT_INSTANCE,
-        selector: Selector | None = None,
+        offered: Qos,
+        qos: Qos,  # noqa: ARG002  # of the port
+        new: Callable[..., TopicSubscription],
     ) -> TopicSubscription:
-        """Read a topic. Instances are chosen by DDS, keys and the selector here."""
-        check_instances(instances, self.limits)
-        offered = await self.describe(topic)
-        check_watch(offered, on_writer)
-        qos = agree(offered, offered if requested is None else requested)
-
+        # Instances are chosen by DDS, keys and the selector here.
         async def leave(_: TopicSubscription) -> None:
             self._readings.pop(reading.id, None)
             if reading.entity is not None and not self._link.closed:
                 reading.entity.close()
                 self._tell({"op": "close-reader", "reader": reading.id.hex()})
 
-        made = TopicSubscription(
-            SampleReader(qos, self.limits, watching=on_writer is not None),
-            self.clock,
-            leave=leave,
-            on_deadline=on_deadline,
-            on_writer=on_writer,
-            keys=keys,
-            instances=instances,
-            selector=selector,
-        )
+        made = new(leave=leave)
         reading = _Reading(self._random(ID_BYTES), topic, made)
         try:
             await self._open_reader(reading, offered)
         except BaseException:
             await made.close()
             raise
-        if callback is not None:
-            made.run(callback)
         return made
 
     async def _open_reader(self, reading: _Reading, offered: Qos) -> None:

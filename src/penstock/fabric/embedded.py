@@ -9,7 +9,7 @@ import json
 import secrets
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -21,26 +21,20 @@ from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import (
-    DEFAULT_INSTANCE,
-    Callback,
     Clock,
-    DeadlineMissed,
     Fabric,
     Handler,
     KeyChoice,
     KeysUnder,
     Publisher,
     RandomBytes,
-    SampleReader,
     Service,
     SystemClock,
     TopicOwnership,
     TopicSubscription,
-    WriterChanged,
     answer,
     check_instances,
     check_name,
-    check_watch,
     closed,
     contend,
     differs,
@@ -51,9 +45,8 @@ from penstock.fabric.port import (
     prefixes,
     unknown,
 )
-from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
+from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Durability, Ownership, Priority, Qos, check_offer
 from penstock.fabric.tasks import waited_for
-from penstock.selector import Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Persistent topics: one SQLite file, written before publishing returns.
@@ -358,23 +351,14 @@ class EmbeddedFabric(Fabric):
         await made.alive()
         return made
 
-    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
+    async def _read(
         self,
         topic: str,
-        requested: Qos | None = None,
-        *,
-        callback: Callback | None = None,
-        on_deadline: DeadlineMissed | None = None,
-        on_writer: WriterChanged | None = None,
-        keys: Collection[KeyChoice] | None = None,
-        instances: Collection[str] | None = DEFAULT_INSTANCE,
-        selector: Selector | None = None,
+        offered: Qos,  # noqa: ARG002  # of the port
+        qos: Qos,
+        new: Callable[..., TopicSubscription],
     ) -> TopicSubscription:
-        """Read a topic."""
         found = self._topic(topic)
-        check_instances(instances, self.limits)
-        check_watch(found.qos, on_writer)
-        qos = agree(found.qos, found.qos if requested is None else requested)
 
         async def leave(subscription: TopicSubscription) -> None:
             found.leave(subscription)
@@ -389,25 +373,12 @@ class EmbeddedFabric(Fabric):
         def choose_instances(subscription: TopicSubscription, instances: frozenset[str]) -> None:
             found.change(subscription, instances)
 
-        made = TopicSubscription(
-            SampleReader(qos, self.limits, watching=on_writer is not None),
-            self.clock,
-            leave=leave,
-            on_deadline=on_deadline,
-            on_writer=on_writer,
-            keys=keys,
-            instances=instances,
-            selector=selector,
-            choose=choose,
-            # What a durable topic keeps, a reader of further instances gets when it subscribes again.
-            choose_instances=None if qos.durable else choose_instances,
-        )
+        # What a durable topic keeps, a reader of further instances gets when it subscribes again.
+        made = new(leave=leave, choose=choose, choose_instances=None if qos.durable else choose_instances)
         if qos.durable:
             for sample in found.kept.values():
                 made.receive(sample)
         found.join(made)
-        if callback is not None:
-            made.run(callback)
         return made
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:

@@ -24,26 +24,20 @@ from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, 
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import (
-    DEFAULT_INSTANCE,
-    Callback,
     Clock,
-    DeadlineMissed,
     Fabric,
     Handler,
     KeyChoice,
     KeysUnder,
     Publisher,
     RandomBytes,
-    SampleReader,
     Service,
     SystemClock,
     TopicOwnership,
     TopicSubscription,
-    WriterChanged,
     answer,
     check_instances,
     check_name,
-    check_watch,
     closed,
     contend,
     differs,
@@ -54,9 +48,8 @@ from penstock.fabric.port import (
     not_owner,
     unknown,
 )
-from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
+from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, check_offer
 from penstock.fabric.tasks import in_background
-from penstock.selector import Selector
 
 try:
     import nats.errors
@@ -283,46 +276,18 @@ class NatsFabric(Fabric):
         await made.alive()
         return made
 
-    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
-        self,
-        topic: str,
-        requested: Qos | None = None,
-        *,
-        callback: Callback | None = None,
-        on_deadline: DeadlineMissed | None = None,
-        on_writer: WriterChanged | None = None,
-        keys: Collection[KeyChoice] | None = None,
-        instances: Collection[str] | None = DEFAULT_INSTANCE,
-        selector: Selector | None = None,
+    async def _read(
+        self, topic: str, offered: Qos, qos: Qos, new: Callable[..., TopicSubscription]
     ) -> TopicSubscription:
-        """Read a topic.
-
-        Instances are chosen by the server, and keys too if there is no stream, or if it is durable and the reader has
-        one key. The selector is used here.
-        """
-        offered = await self.describe(topic)
-        check_instances(instances, self.limits)
-        check_watch(offered, on_writer)
-        qos = agree(offered, offered if requested is None else requested)
-        new = partial(
-            TopicSubscription,
-            SampleReader(qos, self.limits, watching=on_writer is not None),
-            self.clock,
-            on_deadline=on_deadline,
-            on_writer=on_writer,
-            keys=keys,
-            instances=instances,
-            selector=selector,
-        )
+        # Instances are chosen by the server, and keys too if there is no stream, or if it is durable and the reader has
+        # one key. The selector is used here.
         made = await (self._feed(topic, offered, new) if _in_stream(offered) else self._listen(topic, qos, new))
         self._open[made] = None
-        if on_writer is not None:
+        if made.watching:
             names = ("", "*") if made.instances is None else made.instances
             sinks = {self.link.alive(topic, name): partial(_hear_of, made) for name in names}
             self._open[made] = alive = DirectListening(sinks, qos.priority)
             await self.link.listen(alive)
-        if callback is not None:
-            made.run(callback)
         return made
 
     async def _feed(self, topic: str, offered: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:

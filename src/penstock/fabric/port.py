@@ -24,13 +24,14 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError, FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, Sample, check
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
-from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Order, Ownership, Qos
+from penstock.fabric.qos import CODES, FOREVER, KEEP_ALL, Order, Ownership, Qos, agree
 from penstock.fabric.tasks import waited_for
 from penstock.selector import Selector, compile_selector
 
@@ -759,6 +760,8 @@ class Fabric(ABC):
 
     #: by policy, in a few words, how this adapter does it; docs/reference/fabric.md shows it
     MAPPING: Mapping[str, str]
+    clock: Clock
+    limits: FabricLimits
 
     @abstractmethod
     async def declare(self, topic: str, qos: Qos) -> None:
@@ -785,7 +788,6 @@ class Fabric(ABC):
         (`fabric.bad-name`).
         """
 
-    @abstractmethod
     async def subscribe(  # noqa: PLR0913  # named settings, each with a default
         self,
         topic: str,
@@ -808,6 +810,33 @@ class Fabric(ABC):
         instances of the topic: without it the reader gets what is written without a name, and with None all. Raises
         `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
         """
+        offered = await self.describe(topic)
+        check_instances(instances, self.limits)
+        check_watch(offered, on_writer)
+        qos = agree(offered, offered if requested is None else requested)
+        new = partial(
+            TopicSubscription,
+            SampleReader(qos, self.limits, watching=on_writer is not None),
+            self.clock,
+            on_deadline=on_deadline,
+            on_writer=on_writer,
+            keys=keys,
+            instances=instances,
+            selector=selector,
+        )
+        made = await self._read(topic, offered, qos, new)
+        if callback is not None:
+            made.run(callback)
+        return made
+
+    async def _read(
+        self, topic: str, offered: Qos, qos: Qos, new: Callable[..., TopicSubscription]
+    ) -> TopicSubscription:
+        """Make a subscription with the adapter's hooks, and begin to read. Raises as `subscribe`.
+
+        `qos` is what the reader and the topic have agreed on. An adapter without it has a `subscribe` of its own.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
