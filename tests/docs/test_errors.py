@@ -5,8 +5,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LITERAL = re.compile(r'"([a-z]+(?:\.[a-z][a-z0-9-]*)+)"')
+LITERAL = re.compile(r'"([a-z]+(?:\.[a-z](?:[a-z0-9-]*[a-z0-9])?)+)"')
 RAISED = re.compile(r'(?:Error|\bProblem|\bFlag|\bRefusal)\(\s*"([a-z]+)[."]')
+#: built for a kind of file, from what its codes begin with
+FILES = {
+    r'Strict\.of\("([a-z.-]+)"': ("syntax", "unknown-key", "missing", "value"),
+    r'Strict\.of\("([a-z.-]+)".*zone="zone"': ("zone",),
+    r'NameErrors\.of\("([a-z.-]+)"': ("no-match", "limit", "twice", "principal"),
+}
 #: built from the state of a validity
 BUILT = {"cert.expired", "cert.not-yet-valid", "foreign.expired", "foreign.not-yet-valid"}
 #: files, keys of a mapping file that look like codes, and attributes of attributes
@@ -22,6 +28,9 @@ def codes_in_source() -> set[str]:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
     literals = {code for text in texts for code in LITERAL.findall(text)}
     families = {family for text in texts for family in RAISED.findall(text)}
+    for pattern, words in FILES.items():
+        beginnings = [found for text in texts for found in re.findall(pattern, text)]
+        literals |= {f"{beginning}{word}" for beginning in beginnings for word in words}
     return {literal for literal in literals if literal.split(".")[0] in families} - NOT_CODES
 
 

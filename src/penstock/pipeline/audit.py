@@ -16,7 +16,7 @@ that decide, events by those that enforce: what came of a decision may be record
 gives a frame of the schema of the same name; `audit` runs them all and collects what a report shows, which is bounded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -144,33 +144,41 @@ def split(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
     return good, lines.where(F.col("reason").isNotNull()).select("line", "reason")
 
 
+def parsed_lines(lines: DataFrame, envelope: StructType | str) -> DataFrame:
+    """Return lines of JSON (a column `value`) as `line`, and what they say as `e`; `reason_of` needs both."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    return lines.select(F.col("value").alias("line"), F.from_json(F.col("value"), envelope, options=options).alias("e"))
+
+
+def reason_of(wrong: Sequence[tuple[str, Column]]) -> Column:
+    """Return the code of the first that is wrong with a line, and null if nothing is. First, it must be JSON."""
+    no_json = F.col("e._corrupt").isNotNull() | F.col("e").isNull() | ~is_one_json(F.col("line"))
+    return F.coalesce(*(F.when(found, F.lit(code)) for code, found in (("log.json", no_json), *wrong)))
+
+
 def judged(lines: DataFrame) -> DataFrame:
     """Return every line with the reason why it is not a decision, which is null if it is one, and its columns."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = lines.select(
-        F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
-    )
+    parsed = parsed_lines(lines, _ENVELOPE)
     moment, ordered = instant(F.col("e.time")), instant(F.col("e.data.ordered"))
     data, resource = F.col("e.data"), _resource(F.col("e.data.resource"))
-    enforced, revoked, answered = (_yes(F.col("e.type") == one) for one in (ENFORCED, REVOKED, ANSWERED))
+    enforced, revoked, answered = (holds(F.col("e.type") == one) for one in (ENFORCED, REVOKED, ANSWERED))
     types = F.col("e.type").isin(DECIDED, ENFORCED, REVOKED, ANSWERED)
     no_decision = (
-        _absent(resource, *(data[name] for name in ("principal", "errors")))
-        | ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))
-        | (enforced & _absent(data["decision"], data["passed"], data["refused"]))
+        absent(resource, *(data[name] for name in ("principal", "errors")))
+        | ~holds(data["effect"].isin(*Effect) & data["action"].isin(*Right))
+        | (enforced & absent(data["decision"], data["passed"], data["refused"]))
     )
-    no_revocation = _absent(data["owner"], data["revocation"]) | ~_yes(
+    no_revocation = absent(data["owner"], data["revocation"]) | ~holds(
         (F.size(data["because"]) > 0) & (ordered <= moment)
     )
-    no_answer = _absent(data["subject"], data["action"], data["resource"], _effect(data["decision"]))
-    undecided = _absent(data["revision"], data["took"]) | F.when(answered, no_answer).otherwise(no_decision)
+    no_answer = absent(data["subject"], data["action"], data["resource"], _effect(data["decision"]))
+    undecided = absent(data["revision"], data["took"]) | F.when(answered, no_answer).otherwise(no_decision)
     wrong = [
-        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull() | ~is_one_json(F.col("line"))),
-        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & types)),
-        ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
-        ("log.field", _absent(moment, data["because"]) | F.when(revoked, no_revocation).otherwise(undecided)),
+        ("log.envelope", ~holds((F.col("e.specversion") == "1.0") & types)),
+        ("log.envelope", absent(F.col("e.id"), F.col("e.source"), data)),
+        ("log.field", absent(moment, data["because"]) | F.when(revoked, no_revocation).otherwise(undecided)),
     ]
-    reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
+    reason = reason_of(wrong)
     known = {
         "time": moment,
         "resource": F.when(answered, _thing(data["resource"])).otherwise(resource),
@@ -233,14 +241,16 @@ def _why(data: Column) -> Column:
     return F.when(code.isNull(), F.array().cast("array<string>")).otherwise(F.array(code))
 
 
-def _absent(*columns: Column) -> Column:
+def absent(*columns: Column) -> Column:
+    """Return whether one of some columns is null."""
     found = F.lit(False)
     for column in columns:
         found |= column.isNull()
     return found
 
 
-def _yes(condition: Column) -> Column:
+def holds(condition: Column) -> Column:
+    """Return whether a condition is true; it is not if it is null."""
     return F.coalesce(condition, F.lit(False))
 
 

@@ -26,8 +26,18 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, IntegerType, LongType, StringType, TimestampType
 
-from penstock.pipeline.audit import QUARANTINE, ReportTable, collected_table, instant, schema_of, within
-from penstock.pipeline.ingest.records import is_one_json
+from penstock.pipeline.audit import (
+    QUARANTINE,
+    ReportTable,
+    absent,
+    collected_table,
+    holds,
+    instant,
+    parsed_lines,
+    reason_of,
+    schema_of,
+    within,
+)
 
 SAMPLE: Final = "io.penstock.component.sample"
 _TEXT, _LONG, _TIME, _DOUBLE = StringType(), LongType(), TimestampType(), DoubleType()
@@ -122,41 +132,24 @@ def first_answer(_role: str, answers: Sequence[GivenAnswer]) -> tuple[str | None
 
 def read_samples(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Split lines of JSON (a column `value`) into samples (`SAMPLES`), each once, and those that are none."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = lines.select(
-        F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
-    )
+    parsed = parsed_lines(lines, _ENVELOPE)
     data = F.col("e.data")
     needed = [F.col("e.id"), instant(F.col("e.time")), instant(data["heard"])]
     needed += [data[name] for name in ("domain", "topic", "kind", "writer", "number", "configuration")]
-    asks = (data["kind"] == "DREQ") & _absent(data["subject"]["id"], data["action"], data["resource"]["id"])
-    replies = data["kind"].isin("DREP", "IREP") & _absent(data["requester"], data["request"])
-    decides = (data["kind"] == "DREP") & _absent(data["effect"])
+    asks = (data["kind"] == "DREQ") & absent(data["subject"]["id"], data["action"], data["resource"]["id"])
+    replies = data["kind"].isin("DREP", "IREP") & absent(data["requester"], data["request"])
+    decides = (data["kind"] == "DREP") & absent(data["effect"])
     wrong = [
-        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull() | ~is_one_json(F.col("line"))),
-        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & (F.col("e.type") == SAMPLE))),
-        ("log.field", _absent(*needed) | _yes(asks | replies | decides)),
+        ("log.envelope", ~holds((F.col("e.specversion") == "1.0") & (F.col("e.type") == SAMPLE))),
+        ("log.field", absent(*needed) | holds(asks | replies | decides)),
     ]
-    judged = parsed.select(
-        "line", "e", F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong)).alias("reason")
-    )
+    judged = parsed.select("line", "e", reason_of(wrong).alias("reason"))
     known = {"time": instant(F.col("e.time")), "heard": instant(data["heard"])}
     known |= {name: F.col(f"e.{name}") for name in ("id", "source")}
     columns = [known.get(field.name, data[field.name]).alias(field.name) for field in SAMPLES]
     good = judged.where(F.col("reason").isNull()).select(*columns)
     once = good.groupBy("id").agg(F.min_by(F.struct(*SAMPLES.names), F.struct("heard", "source")).alias("one"))
     return once.select("one.*"), judged.where(F.col("reason").isNotNull()).select(*QUARANTINE.names)
-
-
-def _absent(*columns: Column) -> Column:
-    found = F.lit(False)
-    for column in columns:
-        found |= column.isNull()
-    return found
-
-
-def _yes(condition: Column) -> Column:
-    return F.coalesce(condition, F.lit(False))
 
 
 def _thing(name: str) -> Column:
@@ -236,7 +229,7 @@ def asked(made: DataFrame) -> DataFrame:
     found = made.groupBy("requester", "subject", "action", "resource").agg(
         F.count_if(permitted).alias("permitted"),
         F.count_if(_refused()).alias("refused"),
-        F.count_if(~_yes(permitted | _refused())).alias("undecided"),
+        F.count_if(~holds(permitted | _refused())).alias("undecided"),
         F.max("time").alias("last"),
     )
     return _shaped(found, ASKED)

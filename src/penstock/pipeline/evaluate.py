@@ -78,14 +78,7 @@ from penstock.store.files.strict_tables import Strict
 # Columns that are not named are kept, and not read.
 
 
-_FILE: Final = Strict(
-    syntax="mapping.syntax",
-    unknown="mapping.unknown-key",
-    missing="mapping.missing",
-    value="mapping.value",
-    zone="mapping.zone",
-    help="see docs/how-to/evaluate-a-table.md",
-)
+_FILE: Final = Strict.of("mapping.", "see docs/how-to/evaluate-a-table.md", zone="zone")
 
 
 @dataclass(frozen=True, slots=True)

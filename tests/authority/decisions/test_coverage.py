@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.authority.decisions.kit import NOW, QUESTION
+from tests.policy.kit import IDS, small_policies
 
 from penstock.authority.decisions.coverage import (
     Coverage,
@@ -19,7 +20,6 @@ from penstock.authority.decisions.coverage import (
 )
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion, Entity, facts_of
 from penstock.fabric.port import KeyChoices
-from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.lookup import Repository
 from penstock.policy.language.datatypes import STRING
@@ -28,7 +28,6 @@ from penstock.policy.language.policies import (
     Designator,
     Match,
     Policy,
-    PolicyReference,
     PolicySet,
     Rule,
     RuleEffect,
@@ -89,24 +88,8 @@ matches = st.one_of(
 )
 all_of = st.lists(matches, min_size=1, max_size=3).map(tuple)
 targets = st.lists(st.lists(all_of, min_size=1, max_size=2).map(tuple), max_size=2).map(tuple)
-names = st.integers(0, 10**6).map(str)
-rules = st.builds(Rule, names, st.sampled_from(RuleEffect), targets)
-small = st.builds(
-    Policy,
-    names,
-    st.just("1.0"),
-    st.sampled_from(sorted(RULE_ALGORITHMS)),
-    st.lists(rules, min_size=1, max_size=3).map(tuple),
-    targets,
-)
-sets = st.builds(
-    PolicySet,
-    names,
-    st.just("1.0"),
-    st.sampled_from(sorted(POLICY_ALGORITHMS)),
-    st.lists(small | st.just(PolicyReference("referred", to_set=False)), max_size=3).map(tuple),
-    targets,
-)
+rules = st.builds(Rule, IDS, st.sampled_from(RuleEffect), targets)
+small, sets = small_policies(rules, targets)
 
 
 @given(small | sets, small)

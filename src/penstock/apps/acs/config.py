@@ -25,22 +25,8 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType, verify_type
 
 HELP: Final = "see docs/reference/domain-file.md, or `penstock acs serve --example`"
-_FILE: Final = Strict(
-    syntax="acs.file-syntax",
-    unknown="acs.file-unknown-key",
-    missing="acs.file-missing",
-    value="acs.file-value",
-    zone="acs.file-value",
-    help=HELP,
-)
-_NAMING: Final = NameErrors(
-    file="domain file",
-    no_match="acs.file-no-match",
-    limit="acs.file-limit",
-    twice="acs.file-twice",
-    principal="acs.file-principal",
-    help=HELP,
-)
+_FILE: Final = Strict.of("acs.file-", HELP)
+_NAMING: Final = NameErrors.of("acs.file-", "domain file", HELP)
 _KEYS: Final = frozenset(
     (
         *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),

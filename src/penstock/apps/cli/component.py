@@ -7,10 +7,9 @@ import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.component_process import ask_through, host_components, open_plan
-from penstock.apps.cli.shared.decision_options import QuestionOptions, decision_answer
-from penstock.apps.cli.shared.options import Duration, passphrase_option
+from penstock.apps.cli.shared.decision_options import QuestionOptions, decision_answer, fulfil_option, wait_option
+from penstock.apps.cli.shared.options import passphrase_option
 from penstock.apps.cli.shared.session import Verbs
-from penstock.errors import RefusedError
 
 _LONGEST: Final = 600
 
@@ -51,20 +50,11 @@ class _Ask:
     file: str = argument()
     id: str = argument()
     question: QuestionOptions
-    timeout: float = option(
-        "--timeout",
-        type=Duration(_LONGEST, above=0.0),
-        default="10s",
-        show_default=True,
-        metavar="DURATION",
-        help="Wait at most this long until the component has joined.",
-    )
+    timeout: float = wait_option(_LONGEST, "10s", "Wait at most this long until the component has joined.")
     take_over: bool = option(
         "--take-over", is_flag=True, help="Ask as ID itself: if a component with this ID runs, it loses its role."
     )
-    understood: tuple[str, ...] = option(
-        "--fulfil", multiple=True, metavar="ID", help="Fulfil obligations with this id. Can be repeated."
-    )
+    understood: tuple[str, ...] = fulfil_option()
     passphrase_file: str | None = passphrase_option()
     output: str = output_option()
 
@@ -86,11 +76,7 @@ def ask(options: _Ask) -> CommandAnswer:
     time nothing is permitted.
     """
     question, loaded = options.question.read(), open_plan(options.file)
-    try:
-        asking = ask_through(
-            loaded, options.id, question, options.timeout, options.passphrase_file, take_over=options.take_over
-        )
-        decision = asyncio.run(asking)
-    except RefusedError as error:
-        return CommandAnswer({"permitted": False, "code": error.code}, (), error)
-    return decision_answer(decision, frozenset(options.understood))
+    asking = ask_through(
+        loaded, options.id, question, options.timeout, options.passphrase_file, take_over=options.take_over
+    )
+    return decision_answer(asking, options.understood)

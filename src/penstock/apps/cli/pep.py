@@ -16,7 +16,9 @@ from penstock.apps.cli.shared.decision_options import (
     QuestionOptions,
     answer_data,
     decision_answer,
+    fulfil_option,
     log_line,
+    wait_option,
 )
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook, load_names
@@ -63,17 +65,8 @@ class _Ask:
         metavar="MODE",
         help="Combine answers: first, newest:SECONDS, n:NUMBER or tuple:SECONDS:ID.",
     )
-    timeout: float = option(
-        "--timeout",
-        type=Duration(_LONGEST, above=0.0),
-        default="2s",
-        show_default=True,
-        metavar="DURATION",
-        help="Refuse if there is no decision within this time.",
-    )
-    understood: tuple[str, ...] = option(
-        "--fulfil", multiple=True, metavar="ID", help="Fulfil obligations with this id. Can be repeated."
-    )
+    timeout: float = wait_option(_LONGEST, "2s", "Refuse if there is no decision within this time.")
+    understood: tuple[str, ...] = fulfil_option()
     output: str = output_option()
     names: NamesOption
 
@@ -96,11 +89,7 @@ def ask(options: _Ask) -> CommandAnswer:
     """
     question, mode = options.question.read(), AnswerMode.parse(options.mode)
     key, names = options.key.open(), load_names(options.names.names_file)
-    try:
-        decision = asyncio.run(_asked(options, question, mode, key, names))
-    except RefusedError as error:
-        return CommandAnswer({"permitted": False, "code": error.code}, (), error)
-    return decision_answer(decision, frozenset(options.understood))
+    return decision_answer(_asked(options, question, mode, key, names), options.understood)
 
 
 async def _asked(
@@ -153,13 +142,8 @@ class _Explain:
     )
     key: KeyOptions
     fabric: FabricOptions
-    timeout: float = option(
-        "--timeout",
-        type=Duration(_LONGEST, above=0.0),
-        default="5s",
-        show_default=True,
-        metavar="DURATION",
-        help="Wait at most this long for each answer, and for a heartbeat of the decision points.",
+    timeout: float = wait_option(
+        _LONGEST, "5s", "Wait at most this long for each answer, and for a heartbeat of the decision points."
     )
     output: str = output_option()
     names: NamesOption

@@ -34,14 +34,7 @@ from penstock.trust.limits import KEY_BLOCKS, STAMP_PERIOD
 
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
-_FILE: Final = Strict(
-    syntax="node.syntax",
-    unknown="node.unknown-key",
-    missing="node.missing",
-    value="node.value",
-    zone="node.value",
-    help=HELP,
-)
+_FILE: Final = Strict.of("node.", HELP)
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),

@@ -63,14 +63,7 @@ from penstock.trust.policy_state import Revocations
 
 
 _SQLITE: Final = "sqlite:"
-_NAMING: Final = NameErrors(
-    file="node file",
-    no_match="node.no-match",
-    limit="node.limit",
-    twice="node.twice",
-    principal="node.principal",
-    help=HELP,
-)
+_NAMING: Final = NameErrors.of("node.", "node file", HELP)
 
 
 @dataclass(frozen=True, slots=True)

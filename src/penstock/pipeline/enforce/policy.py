@@ -329,22 +329,8 @@ def answered(restriction: Restriction) -> Restriction:
 
 
 _HELP: Final = "see docs/reference/policy-file.md"
-_FILE: Final = Strict(
-    syntax="policy.syntax",
-    unknown="policy.unknown-key",
-    missing="policy.missing",
-    value="policy.value",
-    zone="policy.zone",
-    help=_HELP,
-)
-_NAMING: Final = NameErrors(
-    file="policy file",
-    no_match="policy.no-match",
-    limit="policy.limit",
-    twice="policy.twice",
-    principal="policy.principal",
-    help=_HELP,
-)
+_FILE: Final = Strict.of("policy.", _HELP, zone="zone")
+_NAMING: Final = NameErrors.of("policy.", "policy file", _HELP)
 _KEYS: Final = frozenset(
     {"types", "history", "credentials", "revocations", "agreements", "policies", "names", "subscribers", "domains"}
     | {"statements", "roles", "zone", "facts"}

@@ -161,14 +161,7 @@ def _problem(text: str, message: str) -> MalformedError:
 
 
 _HELP: Final = "see docs/reference/mapping.md"
-_FILE: Final = Strict(
-    syntax="mapping.syntax",
-    unknown="mapping.unknown-key",
-    missing="mapping.missing",
-    value="mapping.value",
-    zone="mapping.zone",
-    help=_HELP,
-)
+_FILE: Final = Strict.of("mapping.", _HELP, zone="zone")
 
 
 class MappedFormat(StrEnum):

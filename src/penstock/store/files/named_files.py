@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Final, Self, TypeAlias, cast
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard import Agreement, Agreements
@@ -59,6 +59,18 @@ class NameErrors:
     twice: str
     principal: str
     help: str
+
+    @classmethod
+    def of(cls, codes: str, file: str, help: str) -> Self:  # noqa: A002  # as the field
+        """Return the errors whose codes begin in this way: `plan.` has `plan.no-match`, `plan.limit` and so on."""
+        return cls(
+            file=file,
+            no_match=f"{codes}no-match",
+            limit=f"{codes}limit",
+            twice=f"{codes}twice",
+            principal=f"{codes}principal",
+            help=help,
+        )
 
     def too_many(self, bound: str) -> LimitError:
         """Return the error for exceeding a bound."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from penstock.errors import MalformedError, did_you_mean
 from penstock.guard import environment_schema
@@ -69,6 +69,18 @@ class Strict:
     value: str
     zone: str
     help: str
+
+    @classmethod
+    def of(cls, codes: str, help: str, *, zone: str = "value") -> Self:  # noqa: A002  # as the field
+        """Return the file whose error codes begin in this way: `plan.` has `plan.syntax`, `plan.missing` and so on."""
+        return cls(
+            syntax=f"{codes}syntax",
+            unknown=f"{codes}unknown-key",
+            missing=f"{codes}missing",
+            value=f"{codes}value",
+            zone=f"{codes}{zone}",
+            help=help,
+        )
 
     def parse(self, data: str | bytes) -> dict[str, object]:
         """Read TOML. Raises `MalformedError` with the code for syntax."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.policy.kit import IDS, small_policies
 
 from penstock.authority.components.information.dependencies import (
     DependencyList,
@@ -25,7 +26,7 @@ from penstock.authority.components.information.dependencies import (
 )
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion, facts_of
 from penstock.errors import EvaluationError, MalformedError
-from penstock.policy.combining import POLICY_ALGORITHMS, POLICY_COMBINING, RULE_ALGORITHMS, RULE_COMBINING
+from penstock.policy.combining import POLICY_COMBINING, RULE_COMBINING
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import STRING, Value
@@ -35,7 +36,6 @@ from penstock.policy.language.policies import (
     Match,
     Policy,
     PolicyLiteral,
-    PolicyReference,
     PolicySet,
     Root,
     Rule,
@@ -226,24 +226,8 @@ conditions = st.none() | st.builds(
     st.sampled_from(DESIGNATED),
     st.sampled_from("pq"),
 )
-ids = st.integers(0, 10**6).map(str)
-rules = st.builds(Rule, ids, st.sampled_from(RuleEffect), targets, conditions)
-policies = st.builds(
-    Policy,
-    ids,
-    st.just("1.0"),
-    st.sampled_from(sorted(RULE_ALGORITHMS)),
-    st.lists(rules, min_size=1, max_size=3).map(tuple),
-    targets,
-)
-sets = st.builds(
-    PolicySet,
-    ids,
-    st.just("1.0"),
-    st.sampled_from(sorted(POLICY_ALGORITHMS)),
-    st.lists(policies | st.just(PolicyReference("referred", to_set=False)), max_size=3).map(tuple),
-    targets,
-)
+rules = st.builds(Rule, IDS, st.sampled_from(RuleEffect), targets, conditions)
+policies, sets = small_policies(rules, targets)
 
 
 class _Told(Repository):

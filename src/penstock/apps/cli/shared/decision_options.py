@@ -1,19 +1,20 @@
 """Options of decision and enforcement points: fabric, owner, certificates, questions; decisions, and what they log."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import WHO, nats_login, nats_login_option
+from penstock.apps.cli.shared.options import WHO, Duration, nats_login, nats_login_option
 from penstock.apps.cli.shared.session import aside
 from penstock.authority.decisions.cloud_events import read_key_id
 from penstock.authority.decisions.messages import AccessAnswer
@@ -224,8 +225,32 @@ def _shown(decision: AskedDecision, *, permitted: bool) -> Iterator[str]:
         yield f"  {found.point.short}: {found.effect}, resting on {rests}, until {found.until:%H:%M:%S} UTC"
 
 
-def decision_answer(decision: AskedDecision, understood: frozenset[str]) -> CommandAnswer:
-    """Return a decision as the answer of a command: no, if it does not permit with these obligations fulfilled."""
-    permitted = decision.permits(understood)
+def wait_option(longest: float, default: str, help_: str) -> Any:
+    """Declare `--timeout`."""
+    return option(
+        "--timeout",
+        type=Duration(longest, above=0.0),
+        default=default,
+        show_default=True,
+        metavar="DURATION",
+        help=help_,
+    )
+
+
+def fulfil_option() -> Any:
+    """Declare `--fulfil`."""
+    return option("--fulfil", multiple=True, metavar="ID", help="Fulfil obligations with this id. Can be repeated.")
+
+
+def decision_answer(asking: Coroutine[Any, Any, AskedDecision], understood: Iterable[str]) -> CommandAnswer:
+    """Ask, and return the decision as the answer of a command.
+
+    It is no if there is no decision, or if it does not permit with these obligations fulfilled.
+    """
+    try:
+        decision = asyncio.run(asking)
+    except RefusedError as error:
+        return CommandAnswer({"permitted": False, "code": error.code}, (), error)
+    permitted = decision.permits(frozenset(understood))
     denied = None if permitted else RefusedError("pdp.not-permitted", _why(decision))
     return CommandAnswer(lambda: _data(decision, permitted=permitted), _shown(decision, permitted=permitted), denied)

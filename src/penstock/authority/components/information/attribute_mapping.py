@@ -79,14 +79,7 @@ from penstock.trust.validity import ALWAYS, State, Validity, ValidityField
 #: a table: bytes, and rows
 MAPPING_BYTES: Final = 65_536
 MAPPING_ROWS: Final = 256
-_FILE: Final = Strict(
-    syntax="foreign.syntax",
-    unknown="foreign.unknown-key",
-    missing="foreign.missing",
-    value="foreign.value",
-    zone="foreign.value",
-    help="see docs/reference/attribute-mapping.md",
-)
+_FILE: Final = Strict.of("foreign.", "see docs/reference/attribute-mapping.md")
 _KINDS: Final = (Kind.STRING, Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
 #: a type of subjects, in explanations and errors
 _TYPE: Final = "type"

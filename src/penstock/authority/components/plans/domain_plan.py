@@ -39,22 +39,8 @@ from penstock.store.files.named_files import NamedFiles, NameErrors
 from penstock.store.files.strict_tables import Strict
 
 HELP: Final = "see docs/reference/domain-plan.md, or `penstock domain check --example`"
-PLAN_FILE: Final = Strict(
-    syntax="plan.syntax",
-    unknown="plan.unknown-key",
-    missing="plan.missing",
-    value="plan.value",
-    zone="plan.value",
-    help=HELP,
-)
-PLAN_NAMING: Final = NameErrors(
-    file="domain plan",
-    no_match="plan.no-match",
-    limit="plan.limit",
-    twice="plan.twice",
-    principal="plan.principal",
-    help=HELP,
-)
+PLAN_FILE: Final = Strict.of("plan.", HELP)
+PLAN_NAMING: Final = NameErrors.of("plan.", "domain plan", HELP)
 _KEYS: Final = frozenset(
     (
         *("name", "administrators", "names", "role_policy", "policies", "mappings"),

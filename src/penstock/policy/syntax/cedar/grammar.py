@@ -12,9 +12,10 @@ are literals. Otherwise it can overflow, and is refused (`cedar.can-err`).
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NoReturn, TypeAlias
 
-from penstock.errors import LimitError, did_you_mean
+from penstock.errors import did_you_mean
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN
 from penstock.policy.language.policies import RuleEffect
 from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
@@ -28,7 +29,10 @@ from penstock.policy.syntax.text.tokens import (
     TEXT,
     PolicyTextError,
     PolicyToken,
+    TokenReader,
+    after_space,
     problem,
+    split_tokens,
 )
 
 PRINCIPAL, ACTION, RESOURCE, CONTEXT = VARIABLES = ("principal", "action", "resource", "context")
@@ -44,7 +48,6 @@ _TOKEN: Final = re.compile(
     """,
     re.ASCII | re.VERBOSE | re.DOTALL,
 )
-_SPACE: Final = re.compile(r"[ \t\r\n\ufeff]*")
 _ESCAPE: Final = re.compile(r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|x([0-7][0-9A-Fa-f])|(.))", re.DOTALL)
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0", "'": "'", '"': '"'}
 #: characters that XML does not have
@@ -221,8 +224,7 @@ def is_cedar(text: str) -> bool:
     """Return whether a text begins as one of Cedar, after comments: with `permit`, `forbid` or `@`."""
     at = 0
     while True:
-        space = _SPACE.match(text, at)
-        at = space.end() if space else at
+        at = after_space(text, at)
         if not text.startswith("//", at):
             return re.compile(r"(?:permit|forbid)\b|@").match(text, at) is not None
         at = text.find("\n", at) + 1 or len(text)
@@ -237,81 +239,30 @@ def parse_cedar(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> list[Ceda
     return _Parser(text, limits).policies()
 
 
-def _tokens(text: str, limits: PolicyLimits) -> list[PolicyToken]:
-    if len(text) > limits.policy_bytes:
-        raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
-    found: list[PolicyToken] = []
-    at = 0
-    while True:
-        space = _SPACE.match(text, at)
-        at = space.end() if space else at
-        if at == len(text):
-            return [*found, PolicyToken(END, "", at)]
-        match = _TOKEN.match(text, at)
-        if match is None or match.lastgroup is None:
-            raise problem("cedar.syntax", "unexpected character", text, at)
-        if match.lastgroup != COMMENT:
-            found.append(PolicyToken(match.lastgroup, match[0], at))
-        at = match.end()
-
-
-class _Parser:
+class _Parser(TokenReader):
     """Parses policies from the outside to the inside."""
 
     def __init__(self, text: str, limits: PolicyLimits) -> None:
-        self._text = text
+        found = split_tokens(text, _TOKEN, limits, partial(problem, "cedar.syntax", "unexpected character"))
+        super().__init__(text, found, syntax="cedar.syntax", reserved=_RESERVED)
         self._limits = limits
-        self._tokens = _tokens(text, limits)
-        self._next = 0
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _token(self) -> PolicyToken:
-        return self._tokens[self._next]
-
-    def _take(self) -> PolicyToken:
-        found = self._token
-        self._next += found.kind != END
-        return found
-
-    def _sees(self, *words: str) -> bool:
-        return self._token.kind in (NAME, SIGN) and self._token.text in words
-
-    def _taken(self, *words: str) -> bool:
-        found = self._sees(*words)
-        if found:
-            self._take()
-        return found
-
-    def _expect(self, word: str) -> PolicyToken:
-        if not self._sees(word):
-            self._wrong(f"`{word}`")
-        return self._take()
-
-    def _wrong(self, wanted: str) -> NoReturn:
-        found = f"`{self._token.text[:80]}`" if self._token.kind != END else "the end"
-        raise self._problem("cedar.syntax", f"expected {wanted}, found {found}", self._token.at)
-
     def _problem(self, code: str, message: str, at: int, hint: str = "") -> PolicyTextError:
-        return problem(code, message, self._text, at, hint)
-
-    def _name(self, what: str) -> str:
-        if self._token.kind != NAME or self._token.text in _RESERVED:
-            self._wrong(what)
-        return self._take().text
+        return problem(code, message, self.text, at, hint)
 
     def _type(self) -> str:
-        names = [self._name("a type")]
-        while self._taken("::"):
-            names.append(self._name("a type"))
+        names = [self.name("a type")]
+        while self.taken("::"):
+            names.append(self.name("a type"))
         return "::".join(names)
 
     def _quoted(self) -> str:
         """Take a text in quotes."""
-        if self._token.kind != TEXT:
-            self._wrong("a text in quotes")
-        return self._unescaped(self._take(), wildcards=False)[0]
+        if self.token.kind != TEXT:
+            self.wrong("a text in quotes")
+        return self._unescaped(self.take(), wildcards=False)[0]
 
     def _unescaped(self, token: PolicyToken, *, wildcards: bool) -> tuple[str, ...]:
         """Return the content of a text in quotes, split at wildcards."""
@@ -352,97 +303,97 @@ class _Parser:
     def policies(self) -> list[CedarPolicy]:
         """Parse the whole text."""
         found = []
-        while self._token.kind != END:
+        while self.token.kind != END:
             found.append(self._policy())
         return found
 
     def _policy(self) -> CedarPolicy:
         annotations: dict[str, str] = {}
-        while self._sees("@"):
-            at = self._take().at
+        while self.sees("@"):
+            at = self.take().at
             # Cedar lets its own words be names of annotations.
-            if self._token.kind != NAME:
-                self._wrong("the name of an annotation")
-            name = self._take().text
+            if self.token.kind != NAME:
+                self.wrong("the name of an annotation")
+            name = self.take().text
             if name in annotations:
                 raise self._problem("cedar.syntax", f"annotation `{name[:80]}` is given twice", at)
             annotations[name] = ""
-            if self._taken("("):
+            if self.taken("("):
                 annotations[name] = self._quoted()
-                self._expect(")")
-        at = self._token.at
-        if not self._sees("permit", "forbid"):
-            self._wrong("`permit`, `forbid` or an annotation")
-        effect = RuleEffect.PERMIT if self._take().text == "permit" else RuleEffect.DENY
-        self._expect("(")
+                self.expect(")")
+        at = self.token.at
+        if not self.sees("permit", "forbid"):
+            self.wrong("`permit`, `forbid` or an annotation")
+        effect = RuleEffect.PERMIT if self.take().text == "permit" else RuleEffect.DENY
+        self.expect("(")
         scopes = [(PRINCIPAL, self._scope(PRINCIPAL))]
         for variable in (ACTION, RESOURCE):
-            self._expect(",")
+            self.expect(",")
             scopes.append((variable, self._scope(variable)))
-        self._taken(",")
-        self._expect(")")
+        self.taken(",")
+        self.expect(")")
         conditions = []
-        while self._sees("when", "unless"):
-            word = self._take()
-            self._expect("{")
+        while self.sees("when", "unless"):
+            word = self.take()
+            self.expect("{")
             found = self._expression()
-            self._expect("}")
+            self.expect("}")
             conditions.append(found if word.text == "when" else CedarNot(word.at, found))
-        self._expect(";")
+        self.expect(";")
         return CedarPolicy(at, effect, tuple(annotations.items()), tuple(scopes), tuple(conditions))
 
     def _scope(self, variable: str) -> CedarScope:
-        self._expect(variable)
-        if self._taken("=="):
+        self.expect(variable)
+        if self.taken("=="):
             return CedarScope(None, (self._scoped(),))
-        type_name = self._type() if variable != ACTION and self._taken("is") else None
-        if not self._taken("in"):
+        type_name = self._type() if variable != ACTION and self.taken("is") else None
+        if not self.taken("in"):
             return CedarScope(type_name)
-        if variable != ACTION or not self._taken("["):
+        if variable != ACTION or not self.taken("["):
             return CedarScope(type_name, (self._scoped(),), within=True)
         entities = []
-        while not self._sees("]"):
+        while not self.sees("]"):
             entities.append(self._scoped())
-            if not self._taken(","):
+            if not self.taken(","):
                 break
-        self._expect("]")
+        self.expect("]")
         return CedarScope(None, tuple(entities), within=True)
 
     def _scoped(self) -> CedarEntity:
-        if self._sees("?"):
+        if self.sees("?"):
             raise self._problem(
                 "cedar.construct",
                 "templates are not compiled",
-                self._token.at,
+                self.token.at,
                 "link the template, and give the policy",
             )
-        return self._entity(self._token.at, self._name("an entity"))
+        return self._entity(self.token.at, self.name("an entity"))
 
     def _entity(self, at: int, first: str) -> CedarEntity:
         """Parse an entity after the first part of its type."""
         names = [first]
         while True:
-            self._expect("::")
-            if self._token.kind == TEXT:
+            self.expect("::")
+            if self.token.kind == TEXT:
                 return CedarEntity(at, "::".join(names), self._quoted())
-            names.append(self._name("an id in quotes"))
+            names.append(self.name("an id in quotes"))
 
     # --- expressions ------------------------------------------------------------------------------------------------
 
     def _expression(self, level: int = _OR, depth: int = 1) -> CedarExpression:
         """Parse an expression, up to the first operator with a lower precedence than `level`."""
         check_depth(depth, self._limits)
-        if level == _OR and self._sees("if"):
-            at = self._take().at
+        if level == _OR and self.sees("if"):
+            at = self.take().at
             test = self._expression(_OR, depth + 1)
-            self._expect("then")
+            self.expect("then")
             then = self._expression(_OR, depth + 1)
-            self._expect("else")
+            self.expect("else")
             return CedarConditional(at, test, then, self._expression(_OR, depth + 1))
         found = self._unary(depth)
         related = False
-        while self._sees(*_LEVELS) and _LEVELS[self._token.text] >= level:
-            sign = self._take()
+        while self.sees(*_LEVELS) and _LEVELS[self.token.text] >= level:
+            sign = self.take()
             mine = _LEVELS[sign.text]
             if mine == _RELATION:
                 if related:
@@ -451,7 +402,7 @@ class _Parser:
                 found = self._relation(sign, found, depth)
             elif mine in (_OR, _AND):
                 operands = [found, self._expression(mine + 1, depth + 1)]
-                while self._taken(sign.text):
+                while self.taken(sign.text):
                     operands.append(self._expression(mine + 1, depth + 1))
                 found, related = CedarJunction(sign.at, sign.text, tuple(operands)), False
             else:
@@ -464,13 +415,13 @@ class _Parser:
                 path = self._attributes(left, sign)
                 return CedarHas(sign.at, CedarPath(path.at, path.variable, getattr(left, "names", ())), path)
             case "like":
-                if self._token.kind != TEXT:
-                    self._wrong("a pattern in quotes")
-                return CedarLike(sign.at, left, self._unescaped(self._take(), wildcards=True))
+                if self.token.kind != TEXT:
+                    self.wrong("a pattern in quotes")
+                return CedarLike(sign.at, left, self._unescaped(self.take(), wildcards=True))
             case "is":
                 found: CedarExpression = CedarIs(sign.at, left, self._type())
-                if self._sees("in"):
-                    at = self._take().at
+                if self.sees("in"):
+                    at = self.take().at
                     within = CedarRelation(at, "in", left, self._expression(_SUM, depth + 1))
                     found = CedarJunction(sign.at, "&&", (found, within))
                 return found
@@ -478,11 +429,11 @@ class _Parser:
 
     def _attributes(self, of: CedarExpression, sign: PolicyToken) -> CedarPath:
         """Parse the names after `has`."""
-        if self._token.kind == TEXT:
+        if self.token.kind == TEXT:
             return self._below(of, self._quoted(), sign.at)
-        found = self._below(of, self._name("an attribute"), sign.at)
-        while self._taken("."):
-            found = self._below(found, self._name("an attribute"), sign.at)
+        found = self._below(of, self.name("an attribute"), sign.at)
+        while self.taken("."):
+            found = self._below(found, self.name("an attribute"), sign.at)
         return found
 
     def _below(self, of: CedarExpression, name: str, at: int) -> CedarPath:
@@ -518,14 +469,14 @@ class _Parser:
 
     def _digits(self) -> int:
         # Cut off, it is still too large.
-        return int((self._take().text.lstrip("0") or "0")[:40])
+        return int((self.take().text.lstrip("0") or "0")[:40])
 
     def _unary(self, depth: int) -> CedarExpression:
         signs: list[PolicyToken] = []
-        while self._sees("!", "-"):
-            if signs and (self._token.text != signs[0].text or len(signs) == _SIGNS):
-                self._wrong(f"at most {_SIGNS} of the same sign, and an operand")
-            signs.append(self._take())
+        while self.sees("!", "-"):
+            if signs and (self.token.text != signs[0].text or len(signs) == _SIGNS):
+                self.wrong(f"at most {_SIGNS} of the same sign, and an operand")
+            signs.append(self.take())
         if signs and signs[0].text == "-":
             return self._negative(signs, depth)
         found = self._member(depth)
@@ -535,7 +486,7 @@ class _Parser:
 
     def _negative(self, signs: list[PolicyToken], depth: int) -> CedarExpression:
         at = signs[0].at
-        if self._token.kind == NUMBER:
+        if self.token.kind == NUMBER:
             # The smallest integer has no opposite.
             value = self._digits()
         else:
@@ -549,15 +500,15 @@ class _Parser:
 
     def _member(self, depth: int) -> CedarExpression:
         found = self._primary(depth)
-        while self._sees(".", "["):
-            at = self._token.at
-            if self._taken("["):
+        while self.sees(".", "["):
+            at = self.token.at
+            if self.taken("["):
                 found = self._below(found, self._quoted(), at)
-                self._expect("]")
+                self.expect("]")
                 continue
-            self._take()
-            name = self._name("an attribute or a method")
-            found = self._call(found, name, at, depth) if self._taken("(") else self._below(found, name, at)
+            self.take()
+            name = self.name("an attribute or a method")
+            found = self._call(found, name, at, depth) if self.taken("(") else self._below(found, name, at)
         return found
 
     def _call(self, of: CedarExpression, name: str, at: int, depth: int) -> CedarCall:
@@ -580,36 +531,36 @@ class _Parser:
 
     def _listed(self, end: str, depth: int) -> tuple[CedarExpression, ...]:
         found: list[CedarExpression] = []
-        while not self._sees(end):
+        while not self.sees(end):
             found.append(self._expression(_OR, depth + 1))
-            if not self._taken(","):
+            if not self.taken(","):
                 break
-        self._expect(end)
+        self.expect(end)
         return tuple(found)
 
     def _primary(self, depth: int) -> CedarExpression:
-        token = self._token
-        if self._taken("true", "false"):
+        token = self.token
+        if self.taken("true", "false"):
             return CedarLiteral(token.at, token.text == "true")
         if token.kind == NUMBER:
             return self._integer(self._digits(), token.at)
         if token.kind == TEXT:
             return CedarLiteral(token.at, self._quoted())
-        if self._taken("("):
+        if self.taken("("):
             found = self._expression(_OR, depth + 1)
-            self._expect(")")
+            self.expect(")")
             return found
-        if self._taken("["):
+        if self.taken("["):
             return CedarSet(token.at, self._listed("]", depth))
-        if self._sees("{"):
+        if self.sees("{"):
             hint = "compare the members one by one"
             raise self._problem("cedar.construct", "records as values are not compiled", token.at, hint)
-        if self._sees("?"):
+        if self.sees("?"):
             raise self._problem("cedar.construct", "templates are not compiled", token.at, "link the template first")
-        name = self._name("an expression")
-        if self._sees("::"):
+        name = self.name("an expression")
+        if self.sees("::"):
             return self._entity(token.at, name)
-        if self._sees("("):
+        if self.sees("("):
             self._refuse(name, token.at)
         if name not in VARIABLES:
             raise self._problem("cedar.syntax", f"unknown name `{name[:80]}`", token.at, did_you_mean(name, VARIABLES))

@@ -1,7 +1,7 @@
 """Tokens of the text form of policies with their positions, and short names of categories, functions and operators."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -173,24 +173,39 @@ def tokens(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> list[PolicyTok
 
     Raises `PolicyTextError` (`xacml.syntax`), `LimitError` (`xacml.limit`).
     """
-    if len(text) > limits.policy_bytes:
-        raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
-    half = _HALF.search(text)
+    half = None if len(text) > limits.policy_bytes else _HALF.search(text)
     if half is not None:
         # It could not be encoded again.
         raise problem("xacml.syntax", "half of a surrogate pair", text, half.start())
+    return split_tokens(text, _TOKEN, limits, _no_token)
+
+
+def split_tokens(
+    text: str, pattern: re.Pattern[str], limits: PolicyLimits, unexpected: Callable[[str, int], PolicyTextError]
+) -> list[PolicyToken]:
+    """Return the tokens of a text by a pattern with a group for each kind, and the end.
+
+    Raises `LimitError` (`xacml.limit`), and what `unexpected` returns for a place where there is none.
+    """
+    if len(text) > limits.policy_bytes:
+        raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
     found: list[PolicyToken] = []
     at = 0
     while True:
-        space = _SPACE.match(text, at)
-        at = space.end() if space else at
+        at = after_space(text, at)
         if at == len(text):
             return [*found, PolicyToken(END, "", at)]
-        match = _TOKEN.match(text, at)
+        match = pattern.match(text, at)
         if match is None or match.lastgroup is None:
-            raise _no_token(text, at)
+            raise unexpected(text, at)
         found.append(PolicyToken(match.lastgroup, match[0].rstrip(), at))
         at = match.end()
+
+
+def after_space(text: str, at: int) -> int:
+    """Return the place after white space."""
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def _no_token(text: str, at: int) -> PolicyTextError:
@@ -231,14 +246,18 @@ def _letter(letter: str) -> str:
 # Reading tokens one after the other, with the place in each error.
 
 
-class Words:
-    """The tokens of a text, one after the other. Every error has its place."""
+class TokenReader:
+    """The tokens of a text without comments, one after the other. Every error has its place.
 
-    def __init__(self, text: str, limits: PolicyLimits) -> None:
+    `syntax` is the code of errors, and `reserved` has the words that are not names.
+    """
+
+    def __init__(self, text: str, found: Iterable[PolicyToken], *, syntax: str, reserved: frozenset[str]) -> None:
         self.text = text
-        self.limits = limits
-        self._tokens = [one for one in tokens(text, limits=limits) if one.kind != COMMENT]
+        self._tokens = [one for one in found if one.kind != COMMENT]
         self._next = 0
+        self._syntax = syntax
+        self._reserved = reserved
 
     @property
     def token(self) -> PolicyToken:
@@ -254,11 +273,6 @@ class Words:
     def sees(self, *words: str) -> bool:
         """Return whether one of some words or signs comes next."""
         return self.token.kind in (NAME, SIGN) and self.token.text in words
-
-    def before(self, sign: str) -> bool:
-        """Return whether a sign comes after the next word."""
-        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
-        return following.kind == SIGN and following.text == sign
 
     def taken(self, *words: str) -> bool:
         """Consume one of some words if it comes next."""
@@ -276,19 +290,32 @@ class Words:
     def wrong(self, wanted: str, hint: str = "") -> NoReturn:
         """Raise the error that something else is expected here."""
         found = f"`{self.token.text[:80]}`" if self.token.kind != END else "the end"
-        raise problem("xacml.syntax", f"expected {wanted}, found {found}", self.text, self.token.at, hint)
+        raise problem(self._syntax, f"expected {wanted}, found {found}", self.text, self.token.at, hint)
+
+    def name(self, what: str) -> str:
+        """Take a name, which is not a reserved word."""
+        if self.token.kind != NAME or self.token.text in self._reserved:
+            self.wrong(what)
+        return self.take().text
+
+
+class Words(TokenReader):
+    """The tokens of a text in our language."""
+
+    def __init__(self, text: str, limits: PolicyLimits) -> None:
+        super().__init__(text, tokens(text, limits=limits), syntax="xacml.syntax", reserved=KEYWORDS)
+        self.limits = limits
+
+    def before(self, sign: str) -> bool:
+        """Return whether a sign comes after the next word."""
+        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
+        return following.kind == SIGN and following.text == sign
 
     def quoted(self, what: str = "a text in quotes") -> str:
         """Take a text in quotes."""
         if self.token.kind != TEXT:
             self.wrong(what)
         return unquoted(self.take(), self.text)
-
-    def name(self, what: str) -> str:
-        """Take a name, which is not a keyword."""
-        if self.token.kind != NAME or self.token.text in KEYWORDS:
-            self.wrong(what)
-        return self.take().text
 
     def id(self, what: str) -> str:
         """Take a name, or any id in quotes."""
