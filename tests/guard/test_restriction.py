@@ -58,6 +58,7 @@ def test_intersection_takes_both_sides_of_every_field() -> None:
         where=parse("a = 1"),
         guards=frozenset({"g"}),
         when=When(spring, parse("hour > 8")),
+        source=False,
         because=("cert:1",),
     )
     two = branch(
@@ -75,6 +76,7 @@ def test_intersection_takes_both_sides_of_every_field() -> None:
         where=parse("a = 1 AND b = 1"),
         guards=frozenset({"g", "h"}),
         when=When(Validity.between(NOW, NOW + timedelta(days=7)), parse("hour > 8 AND rate < 3")),
+        source=False,
     )
     assert both.because == ("cert:1", "cert:2")
 

@@ -209,6 +209,36 @@ def test_push_down_reaches_the_files_and_hidden_constants_do_not(spark: SparkSes
     assert found.count() > 0
 
 
+def scanned(found: DataFrame) -> int:
+    """Return how many bytes of files Spark says it has read."""
+    found.collect()
+    plan = found._jdf.queryExecution().executedPlan()
+    leaves = plan.collectLeaves()
+    return sum(int(leaves.apply(n).metrics().apply("filesSize").value()) for n in range(leaves.size()))
+
+
+def test_a_selective_reader_reads_few_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "sightings")
+    plate, speed = F.format_string("P%d", F.col("id") % 25), F.floor(F.col("id") / 25)
+    moment = F.timestamp_seconds(F.lit(1_777_636_800) + F.col("id")).alias("seen")
+    rows = spark.range(1_500).select(plate.alias("plate"), speed.alias("speed"), moment, F.lit(1.5).alias("ratio"))
+    rows.coalesce(1).write.partitionBy("plate").parquet(path)
+    df = spark.read.parquet(path)
+    found = view(df, one("plate = 'P4' AND speed < 5"), "reader-0")
+    assert found.count() == 5 < 0.004 * df.count()
+    assert 0 < scanned(found) < 0.05 * scanned(df)
+
+
+def test_a_right_can_hide_who_published(spark: SparkSession) -> None:
+    shown, hidden = Branch(action=Right.SUBSCRIBE), Branch(action=Right.SUBSCRIBE, source=False)
+    policy = policy_of([(SIGHTING, Restriction(one), ALWAYS) for one in ((shown,), (hidden, shown))])
+    events = transit_frame(spark, [SIGHTING], sightings(2)).withColumn(SOURCE, F.lit(PUBLISHER))
+    assert SOURCE in view(events, policy, "reader-0").columns
+    assert SOURCE not in view(events, policy, "reader-1").columns
+    rows = deliver(events, [SIGHTING], policy).by_subscriber().collect()
+    assert {(row[SUBSCRIBER], row[SOURCE]) for row in rows} == {("reader-0", PUBLISHER), ("reader-1", None)}
+
+
 def test_what_rights_ask_about_is_not_taken_for_null(spark: SparkSession) -> None:
     """The frame has an attribute that no type of the policy has: its values would be overlooked."""
     other = AttributeId(SIGHTING.name.owner, "Sighting", "9")

@@ -221,6 +221,16 @@ def test_conditions_on_the_environment() -> None:
     assert {one.text for one in found.when} == {"hour BETWEEN 9 AND 17", "load < 0.5"}
 
 
+def test_the_source_is_hidden_if_one_right_of_a_chain_hides_it() -> None:
+    whole, hidden = event_tag(), event_tag(source=False)
+    assert terms(whole).source
+    assert not terms(whole, hidden).source
+    assert not terms(hidden, whole).source
+    assert describe_tag(hidden)["source"] == "hidden"
+    with refused("capability.malformed"):
+        terms(parse_tag((b"event-type", *((b"*",),) * 7, b"shown")))
+
+
 def test_selectors_that_do_not_fit() -> None:
     with refused("selector.unknown-attribute"):
         BoundSelector.of("colour = 'red'", PLATES)

@@ -201,6 +201,7 @@ def _event_branch(request: EventRequest, grant: FiveTuple) -> Branch:
         forced=force(terms.forced),
         where=conjunction(*terms.where),
         when=When(grant.validity, conjunction(*terms.when)),
+        source=terms.source,
         because=grant.because,
     )
 

@@ -78,6 +78,8 @@ class Branch:
     guards: frozenset[str] = frozenset()
     when: When = ANYTIME
     only: frozenset[TypeKey] | None = None
+    #: whether a subscriber may see who published
+    source: bool = True
     because: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +119,7 @@ class Branch:
             guards=self.guards | other.guards,
             when=when,
             only=only,
+            source=self.source and other.source,
             because=tuple(dict.fromkeys(self.because + other.because)),
         )
 
@@ -135,6 +138,8 @@ class Branch:
             plain["guards"] = sorted(self.guards)
         if self.only is not None:
             plain["only"] = sorted(key.name for key in self.only)
+        if not self.source:
+            plain["source"] = "hidden"
         if self.when.condition != TRUE:
             plain["when"] = self.when.condition.text
         if self.when.validity.not_after is not None:
@@ -230,6 +235,11 @@ class Restriction:
     def because(self) -> tuple[str, ...]:
         """The credentials that any branch depends on."""
         return tuple(dict.fromkeys(credential for branch in self.branches for credential in branch.because))
+
+    @property
+    def source(self) -> bool:
+        """Whether a subscriber may see who published: no branch hides it, whichever of them applies."""
+        return all(branch.source for branch in self.branches)
 
     def formula(self, attribute: AttributeId | None = None) -> Selector:
         """Return a selector that is TRUE on the events that are shown, or on which one attribute is.

@@ -121,7 +121,7 @@ def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
     `reader` is a subscriber of the policy file. The columns are the event's id and time, under the names that they have
     in the data, and the attributes that some right of the reader shows, under the names of its version. With `ids`,
     they are `@id`, `@time`, `@source` and attribute ids. If no right shows an attribute of a row, it is null. Rights
-    are asked at the time of each event.
+    are asked at the time of each event. The source is not a column if a right of the reader hides it.
 
     The reader's own filter and the constants of its rights are pushed down to the files; with `constants="hidden"` no
     plan contains them, and everything is read. `now` is the time at which the policy's types are verified (default: the
@@ -404,6 +404,8 @@ class EventColumns:
         taken = {a.name.lower() for a in shown}
         found = []
         for name, column in self.names.items():
+            if name not in program.metadata:
+                continue
             plain = name if ids or column.lower() in taken else column
             taken.add(plain.lower())
             found.append(quoted(name).alias(plain))

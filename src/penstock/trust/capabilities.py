@@ -1,7 +1,7 @@
 """Penstock's vocabulary of rights, as tags (paper 5, section 5.2).
 
     (network <owner> <name> <right>)
-    (event-type <owner> <name> <version> <right> <attributes> <where> <when>)
+    (event-type <owner> <name> <version> <right> <attributes> <where> <when> <source>)
     (decision <owner> <resource type> <resource id> decide|ask)
 
 Places are positional, so that intersecting two rights is intersecting two tags. A place that is left out at the end
@@ -16,6 +16,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
+| `source`     | `hidden` if a subscriber may not see who published an event                                           |
 
 A forced value filters on subscribe and substitutes on publish; two different ones intersect to nothing.
 """
@@ -41,7 +42,8 @@ from penstock.trust.tags import ANY, Set, Tag, Where, covers, matches, parse_tag
 NETWORK: Final = b"network"
 EVENT_TYPE: Final = b"event-type"
 DECISION: Final = b"decision"
-_NAME, _ATTRIBUTES, _WHERE, _WHEN, _PLACES = 2, 5, 6, 7, 8
+_NAME, _ATTRIBUTES, _WHERE, _WHEN, _SOURCE, _PLACES = 2, 5, 6, 7, 8, 9
+_HIDDEN: Final = b"hidden"
 _STAR: Final[SExp] = (b"*",)
 
 
@@ -186,11 +188,13 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
     forced: Mapping[AttributeId, Value] | None = None,
     where: Iterable[BoundSelector] = (),
     when: Iterable[str] = (),
+    source: bool = True,
 ) -> Tag:
     """Return a right on event types. Missing arguments mean all. `name` can contain `*`.
 
-    A forced attribute counts as listed. Raises `MalformedError` (`capability.right` and what
-    the parts raise), `SelectorError` for a condition in `when` that does not parse.
+    A forced attribute counts as listed. Without `source`, a subscriber may not see who published an event. Raises
+    `MalformedError` (`capability.right` and what the parts raise), `SelectorError` for a condition in `when` that does
+    not parse.
     """
     forced = forced or {}
     attributes = None if attributes is None else list(attributes)
@@ -211,6 +215,7 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
         listed,
         _where([*conjuncts, *(bound.to_sexp() for bound in where)]),
         _where(conditions),
+        _STAR if source else _HIDDEN,
     )
 
 
@@ -309,6 +314,8 @@ class RightTerms:
     forced: Mapping[AttributeId, Value]
     where: tuple[Selector, ...]
     when: tuple[Selector, ...]
+    #: whether a subscriber may see who published
+    source: bool = True
 
 
 def read_terms(tag: Tag, event_type: EventType) -> RightTerms:
@@ -317,7 +324,7 @@ def read_terms(tag: Tag, event_type: EventType) -> RightTerms:
     Raises `MalformedError` (`capability.*` and errors of the parts): a right that is not understood grants nothing.
     """
     if not isinstance(tag, tuple) or tag[:1] != (EVENT_TYPE,) or len(tag) > _PLACES:
-        raise _malformed("a right on event types has at most seven places")
+        raise _malformed("a right on event types has at most eight places")
     attributes: frozenset[AttributeId] | None = None
     if len(tag) > _ATTRIBUTES and tag[_ATTRIBUTES] is not ANY:
         granted = tag[_ATTRIBUTES]
@@ -338,7 +345,10 @@ def read_terms(tag: Tag, event_type: EventType) -> RightTerms:
                 when.append(parse(text(source)))
             case _:
                 raise _malformed("a dynamic condition is a selector over the environment, without bindings")
-    return RightTerms(attributes, MappingProxyType(forced), tuple(where), tuple(when))
+    shown = len(tag) <= _SOURCE or tag[_SOURCE] is ANY
+    if not shown and tag[_SOURCE] != _HIDDEN:
+        raise _malformed("the place `source` holds `hidden`")
+    return RightTerms(attributes, MappingProxyType(forced), tuple(where), tuple(when), shown)
 
 
 def _conjuncts(tag: tuple[Tag, ...], place: int) -> list[SExp]:
@@ -404,7 +414,7 @@ def describe_tag(tag: Tag, attribute: AttributeText = _attribute_text) -> dict[s
     value = to_sexp(tag)
     names: dict[bytes, tuple[str, ...]] = {
         NETWORK: ("owner", "name", "rights"),
-        EVENT_TYPE: ("owner", "name", "version", "rights", "attributes", "where", "when"),
+        EVENT_TYPE: ("owner", "name", "version", "rights", "attributes", "where", "when", "source"),
         DECISION: ("owner", "type", "id", "rights"),
     }
     if not isinstance(value, tuple) or not value or not isinstance(value[0], bytes) or value[0] not in names:

@@ -40,7 +40,7 @@ from penstock.pipeline.enforce.programs import (
     unfiltered,
 )
 from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep
-from penstock.pipeline.frames import ColumnSource, metadata, micros, quoted, transit_sources
+from penstock.pipeline.frames import ID, SOURCE, TIME, ColumnSource, metadata, micros, quoted, transit_sources
 from penstock.pipeline.ingest.event_frames import TYPE
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -494,4 +494,7 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
     masked = [viewer.value(name, view).alias(name) for name in sources]
     reading = {reader for program in programs for reader in program.readers}
     without = tuple(one.name for one in policy.subscribers if one.name not in reading)
-    return Delivered(found.select(quoted(QUESTION).alias(PROGRAM), *metadata(), *masked), programs, without)
+    hidden = [program.number for program in programs if SOURCE not in program.metadata]
+    source = quoted(SOURCE) if not hidden else F.when(~quoted(QUESTION).isin(*hidden), quoted(SOURCE))
+    told_of = [quoted(ID), quoted(TIME), source.alias(SOURCE)]
+    return Delivered(found.select(quoted(QUESTION).alias(PROGRAM), *told_of, *masked), programs, without)

@@ -43,6 +43,7 @@ from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Domain, Petnames, Principal
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
+from penstock.pipeline.event_columns import METADATA, SOURCE
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.roles.engine import StoredRoles
 from penstock.selector import ALWAYS, Selector, parse
@@ -281,6 +282,11 @@ class Program:
     event_type: EventType
     selector: Selector
     readers: tuple[str, ...]
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """The metadata of an event that its readers see: without the source if a right hides it."""
+        return METADATA if self.restriction.source else tuple(name for name in METADATA if name != SOURCE)
 
 
 def programs_of(policy: PipelinePolicy) -> tuple[Program, ...]:

@@ -55,13 +55,14 @@ def to_messages(events: DataFrame, event_type: EventType, subject: str) -> DataF
 
     The payload is the envelope that ingest reads; null attributes are absent. JSON has no number for NaN and the
     infinities: they go out as texts, which an ingest then refuses. Events of two sources may have the same id, so the
-    source is the message's key.
+    source is the message's key. If the reader may not see it, the type's owner stands there: an envelope needs one.
     """
+    source = F.coalesce(quoted(SOURCE), F.lit(str(event_type.name.owner)))
     data = F.struct(*(quoted(attribute.name).alias(attribute.name) for attribute in event_type.attributes))
     envelope = F.struct(
         F.lit("1.0").alias("specversion"),
         quoted(ID).alias("id"),
-        quoted(SOURCE).alias("source"),
+        source.alias("source"),
         F.lit(str(event_type.name)).alias("type"),
         quoted(TIME).alias("time"),
         data.alias("data"),
@@ -69,7 +70,7 @@ def to_messages(events: DataFrame, event_type: EventType, subject: str) -> DataF
     return events.select(
         F.lit(subject).alias("subject"),
         quoted(ID).alias("id"),
-        quoted(SOURCE).alias("key"),
+        source.alias("key"),
         F.to_json(envelope, _JSON).alias("payload"),
     )
 

@@ -17,7 +17,7 @@ from penstock.guard import Delivery, Rules, environment
 from penstock.model.events import TransitEvent
 from penstock.model.values import Kind, Scalar
 from penstock.pipeline.enforce.policy import PipelinePolicy, Program
-from penstock.pipeline.event_columns import ID, METADATA, SOURCE, TIME, micros
+from penstock.pipeline.event_columns import ID, SOURCE, TIME, micros
 from penstock.pipeline.sql.statements import CHECKED as CHECKED
 from penstock.pipeline.sql.statements import TableColumns
 
@@ -81,7 +81,7 @@ def delivered_rows(program: Program, policy: PipelinePolicy, table: TableColumns
     """Return what delivery shows of each row, as the view would have it."""
     event_type = program.event_type
     deliver = Delivery(program.restriction, event_type, program.selector, Rules(environment=policy.environment))
-    kept = [table.columns[name] for name in METADATA if name in table.columns]
+    kept = [table.columns[name] for name in program.metadata if name in table.columns]
     found: list[ViewRow] = []
     for row in data.to_pylist():
         values = {str(a.id): row[table.columns[a.name]] for a in event_type.attributes if a.name in table.columns}

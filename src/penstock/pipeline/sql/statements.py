@@ -141,7 +141,7 @@ class ReaderSql:
         """Return the reader's view as a query."""
         attributes = attributes_of([self.program.event_type])
         partly = any(self.shown(attribute) for attribute in attributes)
-        kept = [name for name in METADATA if name in self.table.columns]
+        kept = [name for name in self.program.metadata if name in self.table.columns]
         held = [_name(f"@holds{number}") for number in range(len(self.branches))]
         conditions: Sequence[Sql] = held if partly else [condition for _, condition in self.branches]
         source: exp.Select | exp.Table = exp.to_table(self.table.table, dialect=self.compiler.dialect.written)

@@ -108,6 +108,8 @@ class RightOptions:
         help="Grant only while the environment matches this condition. Can be repeated.",
     )
 
+    hide_source: bool = option("--hide-source", is_flag=True, help="Do not show subscribers who published an event.")
+
     def to_tag(self, names: NameBook, event_type: EventType | None) -> Tag:
         """Return the right as a tag.
 
@@ -194,6 +196,7 @@ class RightOptions:
             forced=forced,
             where=[BoundSelector.of(text, need_type(event_type, "a forced selector")) for text in self.where],
             when=self.when,
+            source=not self.hide_source,
         )
 
     def _force(self, written: str, names: NameBook, event_type: EventType | None) -> tuple[AttributeId, Value]:
@@ -226,7 +229,7 @@ class RightOptions:
             )
 
     def _terms(self) -> tuple[object, ...]:
-        return (self.attributes, self.forced, self.where, self.when)
+        return (self.attributes, self.forced, self.where, self.when, self.hide_source)
 
     def _only(self, option: str, *others: object) -> None:
         if any(others):
