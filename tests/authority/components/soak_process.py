@@ -5,6 +5,7 @@ It joins, and leaves on SIGTERM. When it has lost its role, it joins again by it
 
 import asyncio
 import json
+import os
 import random
 import signal
 import sys
@@ -15,11 +16,11 @@ from typing import Any, Final
 
 from tests.authority.components.kit import KINDS, PAP_KEY, SECOND_PAP_KEY, key_of
 
-from penstock.authority.components.exchange.samples import AttributeQuery
+from penstock.authority.components.exchange.samples import AttributeQuery, Configuration
 from penstock.authority.components.exchange.topics import ComponentKind, TopicLevels
 from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
 from penstock.authority.components.points.component import Component, ComponentSettings
-from penstock.authority.components.points.decision import DecisionComponent
+from penstock.authority.components.points.decision import ConfiguredPolicies, DecisionComponent
 from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.components.points.information import InformationComponent
 from penstock.authority.decisions.questions import AccessQuestion
@@ -30,6 +31,8 @@ from penstock.fabric.tasks import waited_for
 
 PREFIX: Final = "soak"
 LEVELS: Final = TopicLevels(lease=6.0)
+#: a fault that a test plants, to see that it is found
+FAULT: Final = os.environ.get("SOAK_FAULT", "")
 #: users are `u0`, `u1`, …, and each one's number is its rank
 USERS: Final = 8
 
@@ -37,6 +40,18 @@ USERS: Final = 8
 async def rank(query: AttributeQuery) -> Mapping[str, object]:
     """Return what a PIP knows of a user."""
     return {"rank": int(query.id[1:])}
+
+
+class FaultyDecisionComponent(DecisionComponent):
+    """A PDP that decides by its first policies, and says that it has applied the others."""
+
+    async def configured(self, configuration: Configuration) -> None:
+        """Apply nothing after the first configuration."""
+        if not self._policies or self._policies[-1].configuration is configuration:
+            await super().configured(configuration)
+
+    def _policies_of(self, configuration: Configuration) -> ConfiguredPolicies:
+        return self._policies[-1] if self._policies else super()._policies_of(configuration)
 
 
 class SoakProcess:
@@ -71,7 +86,7 @@ class SoakProcess:
             return InformationComponent(fabric, key_of(self.name), settings, sources=[source], **named)
         kinds: dict[ComponentKind, type[Component]] = {
             ComponentKind.PEP: EnforcementComponent,
-            ComponentKind.PDP: DecisionComponent,
+            ComponentKind.PDP: FaultyDecisionComponent if FAULT == "old-policy" else DecisionComponent,
         }
         return kinds.get(kind, Component)(fabric, key_of(self.name), settings, **named)
 
@@ -80,6 +95,8 @@ class SoakProcess:
         async with await NatsFabric.connect(url, prefix=PREFIX) as fabric:
             component = self.component(fabric)
             self.say("joining")
+            if FAULT == "silent-join" and self.name == "pip0":
+                await asyncio.Event().wait()
             try:
                 await component.join()
             except PenstockError as error:
