@@ -282,7 +282,7 @@ class Soak:
 
 @dataclass(frozen=True)
 class SoakFindings:
-    """What went wrong: who does not work at the end, wrong decisions, lost joins, and what processes wrote as errors."""
+    """What went wrong: who does not work at the end, wrong decisions, lost joins, and what processes report."""
 
     missing: list[str]
     wrong: list[Line]

@@ -15,6 +15,7 @@ from penstock.authority.decisions.modes import FIRST, AnswerMode, is_newer, newe
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.policy.combining import DecisionTuple
+from penstock.policy.language.results import MISSING_ATTRIBUTE
 from penstock.trust.signed import SignedValue, sign_value
 
 KEYS = (PDP, OTHER, STRANGER, OWNER)
@@ -124,6 +125,36 @@ def test_access_is_permitted_only_by_a_permit_whose_obligations_are_understood()
     bound = FIRST.combine([signed(PERMIT, rests(1), obligations=(duty,))])
     assert not bound.permits()
     assert bound.permits(frozenset({"urn:log"}))
+
+
+@pytest.mark.parametrize(
+    ("effect", "status", "reason"),
+    [
+        (DENY, None, "denied"),
+        (AnswerEffect.NOT_APPLICABLE, None, "not-applicable"),
+        (AnswerEffect.INDETERMINATE, MISSING_ATTRIBUTE, "missing-attribute"),
+        (AnswerEffect.INDETERMINATE, "foreign.unmapped", "foreign.unmapped"),
+        (AnswerEffect.INDETERMINATE, "pdp.time", "pdp.time"),
+    ],
+)
+def test_whoever_asked_learns_why_access_is_not_permitted(
+    effect: AnswerEffect, status: str | None, reason: str
+) -> None:
+    refusal = FIRST.combine([signed(effect, rests(1), status=status)]).refusal()
+    assert refusal is not None
+    assert (refusal.code, refusal.fields) == ("pdp.not-permitted", {"reason": reason})
+    assert refusal.message.startswith(f"the answer is {effect}: ")
+    assert refusal.hint
+    assert "p0" not in str(refusal.as_dict())  # the policy
+
+
+def test_obligations_that_nobody_fulfils_are_named() -> None:
+    duties = (AnswerDuty("urn:log"), AnswerDuty("urn:mail"))
+    bound = FIRST.combine([signed(PERMIT, rests(1), obligations=duties)])
+    refusal = bound.refusal(frozenset({"urn:log"}))
+    assert refusal is not None
+    assert refusal.fields == {"reason": "obligations", "obligations": ["urn:mail"]}
+    assert bound.refusal(frozenset({"urn:log", "urn:mail"})) is None
 
 
 def test_modes_are_read_from_text() -> None:

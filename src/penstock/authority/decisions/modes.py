@@ -21,7 +21,7 @@ from penstock.authority.decisions.messages import AccessAnswer, AnswerDuty, Answ
 from penstock.authority.decisions.recycling import Recycled
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import DecisionTuple
-from penstock.policy.language.results import XacmlDecision
+from penstock.policy.language.results import PROCESSING_ERROR, XacmlDecision
 
 _HINT: Final = "write `first`, `newest:SECONDS`, `n:NUMBER` or `tuple:SECONDS:ID`"
 _DECISIONS: Final[Mapping[AnswerEffect, XacmlDecision]] = {
@@ -29,6 +29,34 @@ _DECISIONS: Final[Mapping[AnswerEffect, XacmlDecision]] = {
     AnswerEffect.DENY: XacmlDecision.DENY,
     AnswerEffect.NOT_APPLICABLE: XacmlDecision.NOT_APPLICABLE,
     AnswerEffect.INDETERMINATE: XacmlDecision.INDETERMINATE_DP,
+}
+
+
+_REASONS: Final = {
+    AnswerEffect.PERMIT: "obligations",
+    AnswerEffect.DENY: "denied",
+    AnswerEffect.NOT_APPLICABLE: "not-applicable",
+}
+#: what is said about each reason, and what to do
+_WORDS: Final[Mapping[str, tuple[str, str]]] = {
+    "denied": (": it is forbidden", "ask whoever administers the resource"),
+    "not-applicable": (
+        ": nobody has decided about this subject, action and resource",
+        "check the types and names, or ask whoever administers the resource",
+    ),
+    "obligations": (" with obligations that nobody fulfils", "fulfil them: a command does with --fulfil ID"),
+    "missing-attribute": (
+        ": something that has to be known about the subject, the resource or the action is not known",
+        "give it with the question, or check the information points",
+    ),
+    "foreign.unmapped": (
+        ": the attributes of the subject's domain mean nothing here",
+        "ask an administrator for a mapping",
+    ),
+    "processing-error": (
+        ": the policies cannot be evaluated for this question",
+        "ask an administrator",
+    ),
 }
 
 
@@ -57,6 +85,26 @@ class AskedDecision:
     def permits(self, understood: frozenset[str] = frozenset()) -> bool:
         """Return whether access is permitted, by somebody who fulfils the obligations with these ids."""
         return self.effect is AnswerEffect.PERMIT and all(duty.id in understood for duty in self.obligations)
+
+    def refusal(self, understood: frozenset[str] = frozenset()) -> RefusedError | None:
+        """Return why access is not permitted, for whoever asked (`pdp.not-permitted`); None if it is permitted.
+
+        The field `reason` is `denied`, `not-applicable`, `obligations`, `missing-attribute`, or the code of what
+        cannot be evaluated. It says nothing about policies, which the asker may not know.
+        """
+        if self.permits(understood):
+            return None
+        if self.effect is AnswerEffect.INDETERMINATE:
+            status = min((one.value.status for one in self.answers if one.value.status), default=PROCESSING_ERROR)
+            reason = status.rpartition(":")[2]
+        else:
+            reason = _REASONS[self.effect]
+        words, hint = _WORDS.get(reason, _WORDS["processing-error"])
+        lacking = [duty.id for duty in self.obligations if duty.id not in understood]
+        more = {"obligations": lacking} if reason == "obligations" else {}
+        return RefusedError(
+            "pdp.not-permitted", f"the answer is {self.effect}{words}", hint=hint, reason=reason, **more
+        )
 
 
 T = TypeVar("T")

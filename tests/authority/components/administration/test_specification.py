@@ -3,12 +3,14 @@
 import asyncio
 from typing import Any, Final
 
+import msgspec
 import pytest
 from tests.authority.components.kit import KINDS, PAP_KEY, SECOND_PAP_KEY, TABLE, administration, key_of
 from tests.authority.components.points.test_component import World, world
 from tests.policy.kit import NOW
 
 from penstock.authority.components.administration.specification import (
+    SPECIFIED_BYTES,
     SPECIFIED_POLICIES,
     SPECIFIED_WAITING,
     PolicyAdministration,
@@ -269,6 +271,24 @@ async def test_a_psp_has_a_bounded_number_of_policies(w: Domain) -> None:
         assert (
             await w.done(psp.specify("more", CEDAR, PolicyLanguage.CEDAR))
         ).policy == f"bank-{SPECIFIED_POLICIES + 2}"
+
+
+@domain
+async def test_a_psp_leaves_room_for_the_policies_of_others(w: Domain) -> None:
+    async with w.administration() as pap, w.psp() as psp:
+        assert (await w.done(psp.specify("first", CEDAR, PolicyLanguage.CEDAR))).policy == "bank-2"
+        (first,) = pap.registry.table["DR(1)"].policies
+        others = msgspec.structs.replace(first, id="bank-9", text=b" " * SPECIFIED_BYTES)
+        mine = msgspec.structs.replace(first, text=b" " * (SPECIFIED_BYTES - len(first.text) + 100))
+        row = pap.registry.table["DR(1)"]
+        # Others have filled their room, which is not this author's.
+        pap.registry.table["DR(1)"] = msgspec.structs.replace(row, policies=(first, others))
+        assert (await w.done(psp.specify("more", CEDAR, PolicyLanguage.CEDAR))).policy == "bank-3"
+        pap.registry.table["DR(1)"] = msgspec.structs.replace(row, policies=(mine,))
+        assert await w.refused(psp, "again", CEDAR, "cedar") == "specification.limit"
+        # A shorter policy in place of the long one is taken.
+        changed = CEDAR + b"\n"
+        assert (await w.done(psp.specify("first", changed, PolicyLanguage.CEDAR))).policy == "bank-2"
 
 
 @domain

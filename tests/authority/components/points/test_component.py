@@ -42,9 +42,11 @@ from penstock.authority.components.exchange.samples import (
     sample_key,
 )
 from penstock.authority.components.exchange.topics import TopicInstance, TopicKind, TopicLevels, topic_name
+from penstock.authority.components.exchange.verification import WRITER_SAMPLES
 from penstock.authority.components.points import component as component_module
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion
+from penstock.authority.limits import PEP_QUESTIONS
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric.tasks import waited_for
@@ -452,6 +454,12 @@ async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
         await pep.write(TopicKind.DREQ, REQUEST)
         await w.settle()
         assert len(pdp.seen) == 2
+
+
+def test_what_an_enforcement_point_may_have_open_can_wait() -> None:
+    assert component_module.HELD_OF_ONE == PEP_QUESTIONS
+    assert component_module.HELD >= 2 * PEP_QUESTIONS  # one of them does not fill it
+    assert WRITER_SAMPLES >= PEP_QUESTIONS
 
 
 def test_requests_of_one_component_that_wait_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,25 @@ def test_a_wrong_reply_that_is_quicker_than_the_acknowledgement_spoils_nothing()
     run(scenario)
 
 
+def test_whoever_asked_learns_that_answers_came_but_none_counts() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, DR=role("DR", policies=(LOOK,))) as made:
+            hostile, pep = await made.pdp(), await made.pep()
+
+            async def lie(request: VerifiedSample, asked: AccessQuestion) -> None:
+                del asked
+                reply = DecisionReply("bank", "pep1", request.number, bytes(32), P)
+                await hostile.write(TopicKind.DREP, reply, under=request)
+
+            hostile._decide = lie  # type: ignore[method-assign]
+            with pytest.raises(RefusedError) as caught:
+                await over(made.clock, pep.decide(question()))
+            reasons = caught.value.fields["reasons"]
+            assert (caught.value.code, [*reasons]) == ("pep.not-believed", ["pep.unasked"])  # type: ignore[misc]  # by code
+
+    run(scenario)
+
+
 def test_a_question_is_asked_again_until_a_decision_point_reads_it() -> None:
     async def scenario() -> None:
         async with bank(*TRIO, DR=role("DR", policies=(LOOK,))) as made:

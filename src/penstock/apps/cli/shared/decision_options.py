@@ -181,16 +181,11 @@ def _value(text: str) -> Json:
         return text
 
 
-def _why(decision: AskedDecision) -> str:
-    if decision.permits(frozenset(duty.id for duty in decision.obligations)):
-        return "the answer is Permit with obligations that nobody fulfils: give --fulfil for each"
-    return f"the answer is {decision.effect}"
-
-
-def _data(decision: AskedDecision, *, permitted: bool) -> dict[str, object]:
+def _data(decision: AskedDecision, refusal: RefusedError | None) -> dict[str, object]:
     return {
-        "permitted": permitted,
+        "permitted": refusal is None,
         "effect": decision.effect,
+        "reason": None if refusal is None else refusal.fields["reason"],
         "disagreed": decision.disagreed,
         "obligations": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.obligations],
         "advice": [{"id": duty.id, "attributes": [*map(list, duty.assigned)]} for duty in decision.advice],
@@ -251,6 +246,5 @@ def decision_answer(asking: Coroutine[Any, Any, AskedDecision], understood: Iter
         decision = asyncio.run(asking)
     except RefusedError as error:
         return CommandAnswer({"permitted": False, "code": error.code}, (), error)
-    permitted = decision.permits(frozenset(understood))
-    denied = None if permitted else RefusedError("pdp.not-permitted", _why(decision))
-    return CommandAnswer(lambda: _data(decision, permitted=permitted), _shown(decision, permitted=permitted), denied)
+    refusal = decision.refusal(frozenset(understood))
+    return CommandAnswer(lambda: _data(decision, refusal), _shown(decision, permitted=refusal is None), refusal)

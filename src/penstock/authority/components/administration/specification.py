@@ -47,6 +47,7 @@ from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.crypto import Signer
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, RandomBytes, Sample
+from penstock.fabric.limits import FABRIC_BYTES
 from penstock.policy.combining import POLICY_COMBINING
 from penstock.policy.engine.lookup import NoSources
 from penstock.policy.language.datatypes import STRING
@@ -59,6 +60,8 @@ from penstock.policy.syntax.xml.policies import write_policy
 #: policies that one PSP can have in force, and that can wait to be applied
 SPECIFIED_POLICIES: Final = 100
 SPECIFIED_WAITING: Final = 16
+#: bytes of one author's compiled policies in a role: a part of what a configuration can have, so others have room too
+SPECIFIED_BYTES: Final = FABRIC_BYTES // 4
 _APOL: Final = TopicInstance(TopicKind.APOL)
 _ANY: Final = action_name(None, None).partition("/")[0]
 _Number = tuple[str, int]
@@ -230,6 +233,11 @@ class SpecificationBook:
         for role, row in rows.items():
             policies = [one for one in row.policies if one.id != identity]
             if text is not None:
+                own = {one for (author, _), one in self.identities.items() if author == principal}
+                size = len(text) + sum(len(one.text) for one in policies if one.id in own)
+                if size > SPECIFIED_BYTES:
+                    message = f"the policies of one author have {size} bytes, more than {SPECIFIED_BYTES}"
+                    raise RefusedError("specification.limit", message, hint="specify shorter or fewer policies")
                 policies.append(PolicyText(identity, str(number), now, text))
             roles[role] = msgspec.structs.replace(row, policies=tuple(policies))
         entry = SpecifiedEntry(principal, specified.name, sample.writer.id, sample.number, identity)

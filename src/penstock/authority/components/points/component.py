@@ -67,7 +67,7 @@ from penstock.authority.components.exchange.topics_lists import TopicsList
 from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
 from penstock.authority.components.points.configurations import WAITING, ConfigurationTimeline
 from penstock.authority.decisions.decision_point import Note, quiet
-from penstock.authority.limits import POINT_SKEW
+from penstock.authority.limits import PEP_QUESTIONS, POINT_SKEW
 from penstock.crypto import Signer
 from penstock.crypto.hpke import SealingKey
 from penstock.errors import FailedError, PenstockError, RefusedError
@@ -95,9 +95,9 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 #: components that one component replies to at a time, without opening a writer again
 REPLIED_TO: Final = 10_000
-#: requests that wait for a reconfiguration, and those of one writer
-HELD: Final = 10_000
-HELD_OF_ONE: Final = 5_000
+#: requests of one writer that wait for a reconfiguration: as many as an enforcement point may have open; and of all
+HELD_OF_ONE: Final = PEP_QUESTIONS
+HELD: Final = 2 * HELD_OF_ONE
 #: bytes of samples that wait for topic keys. Anybody can write what looks like one
 HELD_BYTES: Final = 16 << 20
 _BETWEEN_TWO: Final = REQUESTS | REPLIES

@@ -12,9 +12,12 @@ raises: nothing is permitted without an answer.
 
 import asyncio
 import secrets
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import MappingProxyType
 
 from penstock.authority.components.exchange.certificates import ComponentCertificate
 from penstock.authority.components.exchange.samples import (
@@ -110,12 +113,21 @@ class AnswerCollection:
         highest = max((0, *self.priorities.values()))
         return sum(self._priority(one) >= highest for one in self._answers.values()) >= number
 
-    def decision(self) -> AskedDecision:
+    def decision(self, dropped: Mapping[str, int] = MappingProxyType({})) -> AskedDecision:
         """Return what the answers so far give, of which only those with the highest priority count.
 
-        Raises `RefusedError`: `pep.no-answer`, `pep.too-few`, `pep.incomparable`.
+        `dropped` are samples that were refused meanwhile, by code. Raises `RefusedError`: `pep.no-answer`,
+        `pep.not-believed`, `pep.too-few`, `pep.incomparable`.
         """
         answers = of_highest_priority(self._answers.values(), self._priority)
+        if not answers and dropped:
+            reasons = ", ".join(f"{number} {code}" for code, number in sorted(dropped.items()))
+            raise RefusedError(
+                "pep.not-believed",
+                f"answers came, but none can be believed: {reasons}",
+                hint="check who else writes replies, and the clocks and roles of the decision points",
+                reasons=dict(dropped),
+            )
         if not answers:
             raise RefusedError(
                 "pep.no-answer",
@@ -156,6 +168,8 @@ class _Asked:
     #: when the mode's time is over, and whether it is: then the next answer is enough
     soon: float | None = None
     late: bool = False
+    #: how many samples of each code were refused before
+    counts: Counter[str] = field(default_factory=Counter)
     #: replies that were quicker than the acknowledgement of the request
     early: list[VerifiedSample] = field(default_factory=list)
 
@@ -186,18 +200,20 @@ class EnforcementComponent(RequestingComponent):
     async def decide(self, question: AccessQuestion) -> AskedDecision:
         """Ask the decision points, and return the combined decision.
 
-        Raises `RefusedError`: `pep.no-answer`, `pep.too-few`, `pep.incomparable`, `component.not-joined`,
-        `component.outside-list`; `LimitError` (`pep.limit`, `pdp.limit`), `MalformedError` (`pdp.request`); and as
-        `Publisher.publish`.
+        Raises `RefusedError`: `pep.no-answer`, `pep.not-believed`, `pep.too-few`, `pep.incomparable`,
+        `component.not-joined`, `component.outside-list`; `LimitError` (`pep.limit`, `pdp.limit`), `MalformedError`
+        (`pdp.request`); and as `Publisher.publish`. `AskedDecision.refusal` says why a decision permits nothing.
         """
         if self.configuration is None:
-            raise RefusedError("component.not-joined", f"component `{self.settings.id}` has not joined a domain")
+            hint = "join first; if it has lost its role and joins again, ask later"
+            message = f"component `{self.settings.id}` has not joined a domain"
+            raise RefusedError("component.not-joined", message, hint=hint)
         if len(self._pending) >= PEP_QUESTIONS:
             raise LimitError("pep.limit", f"{PEP_QUESTIONS} questions wait for an answer", hint="ask later")
         now, lifespan = self.now(), self.configuration.lifespan
         future: asyncio.Future[AskedDecision] = asyncio.get_running_loop().create_future()
         pause = lifespan * FIRST_PAUSE
-        asked = _Asked(question, future, now + lifespan, now + pause, 2 * pause)
+        asked = _Asked(question, future, now + lifespan, now + pause, 2 * pause, counts=self.counts.copy())
         try:
             await self._ask(asked)
             return await future
@@ -324,7 +340,7 @@ class EnforcementComponent(RequestingComponent):
 
     def _decide(self, asked: _Asked, answers: AnswerCollection | None) -> None:
         try:
-            decision = (answers or AnswerCollection(FIRST, {})).decision()
+            decision = (answers or AnswerCollection(FIRST, {})).decision(self.counts - asked.counts)
         except RefusedError as error:
             if error.code == "pep.incomparable":
                 self._note(error)
