@@ -175,7 +175,7 @@ def test_names_in_a_plan_must_be_known(tmp_path: Path) -> None:
         ('[roles."LR(1)"]', '[roles."LR(1, 2)"]', [("plan.role-undeclared", "roles.LR(1, 2)")]),
         ('[roles."LR(1)"]', '[roles."LX(1)"]', [("plan.role-undeclared", "roles.LX(1)")]),
         ('[components.agency]\nrole = "ER(2)"', '[components.agency]\nrole = "ER(1)"', [
-            ("plan.role-unused", "roles.ER(2)")
+            ("plan.role-unused", "roles.ER(2)"), ("plan.action-unnamed", "components.agency.actions")
         ]),
         (', "IREP_1"]\ncombining = { policy', ', "IREP_3"]\ncombining = { policy', [
             ("plan.topic-unwritten", "IREP_3"), *(("plan.attribute-cut", "roles.DR(1)"),) * 3
@@ -215,6 +215,13 @@ def test_names_in_a_plan_must_be_known(tmp_path: Path) -> None:
         ('actions = ["account/read"]', 'actions = ["loan/read"]', [
             ("plan.action-undecided", "components.agency.actions")
         ]),
+        ('actions = ["account/read"]', 'actions = ["account/raed"]', [
+            ("plan.action-unnamed", "components.agency.actions")
+        ]),
+        ('actions = ["account/read"]', 'actions = ["account/*"]', []),
+        ('pdp-3 = ["decider(2)"]', 'pdp-3 = ["decidr(2)"]', [
+            ("plan.appointment-undeclared", "appointments.pdp-3"), ("plan.role-unreachable", "roles.DR(2)")
+        ]),
     ],
 )  # fmt: skip
 def test_the_check_finds_what_does_not_work(
@@ -225,6 +232,15 @@ def test_the_check_finds_what_does_not_work(
         text = text.replace('role = "LR(1)"', f'role = "{new[8:-2]}"')
     found = codes(loaded(tmp_path, text))
     assert [(code, Path(where).name) for code, where in found] == findings
+
+
+def test_misspelt_words_are_recognised(tmp_path: Path) -> None:
+    text = changed('actions = ["account/read"]', 'actions = ["account/raed"]').replace(
+        '= ["decider(2)"]', '= ["decidr(2)"]'
+    )
+    hints = {one.code: one.hint for one in check_domain(loaded(tmp_path, text))}
+    assert hints["plan.action-unnamed"] == "did you mean `read`?"
+    assert hints["plan.appointment-undeclared"] == "did you mean `decider`?"
 
 
 def test_the_linter_of_roles_is_part_of_the_check(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def refusals_file(found: ComponentAudit, until: datetime) -> bytes:
 def _shown(found: ComponentAudit) -> Iterator[Shown]:
     for name, table in found.tables().items():
         if table.rows:
-            yield name
+            yield f"{name} (p50, p95 and longest in microseconds)" if "p50" in table.columns else name
             yield from show_table(table, Petnames({}))
             yield ""
     aside = f"; {counted(found.quarantined, 'line')} of other content" if found.quarantined else ""

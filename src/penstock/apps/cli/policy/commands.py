@@ -28,7 +28,6 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.decision_options import DropNotes, FabricOptions, log_line, public_key
-from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import load_names
 from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, open_key, passphrase_option
@@ -51,7 +50,7 @@ from penstock.authority.decisions.decision_point import AskRate, PolicyDecisionP
 from penstock.authority.decisions.messages import LabelRecycling, RecyclingClass, RoleRecycling
 from penstock.authority.decisions.policy_feed import PolicyFeed
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
@@ -118,8 +117,8 @@ class _PointOptions:
         "--labels",
         multiple=True,
         metavar="MODE=ACTION[,ACTION]",
-        help="Declare that the policies are Bell–LaPadula with fixed labels, in which these actions read, append or "
-        "write. Give it for each of the three modes.",
+        help="Declare that the policies are Bell–LaPadula with fixed labels. MODE is read, append or write: in which "
+        "way these actions access a resource. Give it for each of the three.",
     )
     no_sets: bool = option(
         "--no-sets", is_flag=True, help="Do not say for which other requests an answer holds, which discloses policies."
@@ -155,11 +154,15 @@ class _PointOptions:
         if self.roles is not None:
             raise MalformedError("cli.usage", "policies are a union over roles (--roles), or compare --labels")
         modes: dict[str, frozenset[str]] = {}
+        hint = "such as --labels read=view --labels append=log --labels write=edit,remove"
         for written in self.labels:
-            mode, actions = split_pair(written, "MODE=ACTION")
+            mode, equals, actions = written.partition("=")
+            if not equals or mode not in _MODES:
+                known = f"`{mode[:80]}` is not a mode" if equals else f"`{written[:80]}` does not say its mode"
+                message = f"--labels is MODE=ACTION, with the mode read, append or write: {known}"
+                raise MalformedError("cli.usage", message, hint=did_you_mean(mode, _MODES, hint))
             modes[mode] = modes.get(mode, frozenset()) | {*filter(None, actions.split(","))}
-        if modes.keys() != {"read", "append", "write"} or not all(modes.values()):
-            hint = "such as --labels read=view --labels append=log --labels write=edit,remove"
+        if modes.keys() != {*_MODES} or not all(modes.values()):
             raise MalformedError("cli.usage", "--labels says which actions read, append and write", hint=hint)
         declared = LabelRecycling(modes["read"], modes["append"], modes["write"])
         declared.verify_fields()
@@ -448,6 +451,8 @@ for _command in (analyse, diff, explain_decision, residual, check, fmt, convert,
 # `penstock policy combine`: combine decisions by an algorithm or a decision tuple.
 
 
+#: the modes of Bell–LaPadula that `--labels` is about
+_MODES: Final = ("read", "append", "write")
 _DECISIONS: Final[Mapping[str, XacmlDecision]] = {
     "P": XacmlDecision.PERMIT,
     "D": XacmlDecision.DENY,

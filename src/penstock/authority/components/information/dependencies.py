@@ -262,6 +262,10 @@ class PolicyNeeds:
         )
         #: the actions on resource types outside of which no policy is applicable
         self.actions: Names = frozenset(name for scope in scopes for name in scope.names())
+        #: the actions that targets name
+        self.named_actions: frozenset[str] = frozenset(
+            name for _, scope, _ in self._parts for name in scope.actions or ()
+        )
 
     def _of(self, of_type: str, action: str) -> QuestionNeeds:
         """Return what decides a question."""

@@ -40,7 +40,7 @@ from penstock.authority.components.exchange.topics import (
 )
 from penstock.authority.components.exchange.topics_lists import parse_role
 from penstock.authority.components.information.combining import InformationMode
-from penstock.authority.components.information.dependencies import PolicyNeeds, actions_meet
+from penstock.authority.components.information.dependencies import PolicyNeeds, action_name, actions_meet
 from penstock.authority.components.plans.domain_plan import COMBINING, ComponentPlan, DomainPlan, LoadedPlan, RolePlan
 from penstock.authority.decisions.modes import AnswerMode
 from penstock.errors import MalformedError, PenstockError, did_you_mean
@@ -121,6 +121,9 @@ def check_domain(loaded: LoadedPlan, others: Iterable[LoadedPlan] = ()) -> list[
     ]
 
 
+_ANY_ACTION: Final = action_name(None, None).partition("/")[2]
+
+
 class _PlanChecker:
     def __init__(self, plan: DomainPlan, roles: RolePolicy, loaded: LoadedPlan) -> None:
         self.plan = plan
@@ -155,6 +158,14 @@ class _PlanChecker:
                 where = f"{self.plan.role_policy}:{self.roles.line(one.at)}"
                 message = f"the plan does not say who administers `{one.name}`"
                 yield PlanFinding("plan.partner-missing", where, message, "add it to `partners`")
+        declared = [
+            one.name for one in self.roles.credentials() if one.kind is CredentialKind.APPOINTMENT and one.by == SELF
+        ]
+        for holder, those in self.plan.appointments.items():
+            for name in dict.fromkeys(name for name, _ in map(parse_role, those) if name not in declared):
+                hint = did_you_mean(name, declared, f"add `appointment {name}(…);` to {self.plan.role_policy}")
+                message = f"the role policy does not declare the appointment `{name}`"
+                yield PlanFinding("plan.appointment-undeclared", f"appointments.{holder}", message, hint)
 
     def role(self, role: RolePlan) -> Iterator[PlanFinding]:
         where = f"roles.{role.role}"
@@ -311,13 +322,20 @@ class _PlanChecker:
             yield PlanFinding("plan.no-decision", f"roles.{role.role}", message, hint)
             return
         policies = [self.policies[id_] for one in deciding for id_ in one.policies if id_ in self.policies]
-        decided = PolicyNeeds(policies, Repository(self.policies.values())).actions
+        needs = PolicyNeeds(policies, Repository(self.policies.values()))
+        decided, named = needs.actions, {action_name(None, one).partition("/")[2]: one for one in needs.named_actions}
         for component in self.taken.get(role.role, ()):
             for action in component.actions:
                 if not actions_meet(frozenset({action}), decided):
                     message = f"no policy that answers `{role.role}` decides about `{action}`"
                     hint = did_you_mean(action, sorted(decided), "add a policy, or leave the action out")
                     yield PlanFinding("plan.action-undecided", f"components.{component.id}.actions", message, hint)
+                elif named and (written := action.partition("/")[2]) not in {_ANY_ACTION, *named}:
+                    message = f"no policy that answers `{role.role}` names the action `{written}`"
+                    otherwise = "policies that name no action decide about it; if this is meant, leave it"
+                    hint = did_you_mean(written, sorted(named), otherwise)
+                    where = f"components.{component.id}.actions"
+                    yield PlanFinding("plan.action-unnamed", where, message, hint, PlanLevel.WARNING)
 
     def attributes(self, role: RolePlan) -> Iterator[PlanFinding]:
         given = {
