@@ -427,8 +427,18 @@ async def test_what_two_readers_of_a_topic_get_is_not_reported_and_copies_are(w:
             await drain()
 
         before.drain = ask_and_drain  # both read now
+        hear, late = pdp._hear, []
+
+        async def hear_late(instance: TopicInstance, reader: int, sample: Any) -> None:
+            late.append((instance, reader, sample))
+
+        pdp._hear = hear_late  # the new reader has something else to do
         await pdp.reread(TopicKind.DREQ)
+        pdp._hear = hear
         assert pdp._readers[topic] is not before
+        await pdp.reread(TopicKind.DREQ)  # and there is a newer one already
+        for one in late:
+            await pdp._hear(*one)
         await w.settle()
         (asked,) = pdp.seen
         assert (pdp.counts, w.codes) == ({"component.copy": 1}, [])

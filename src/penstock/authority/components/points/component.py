@@ -135,11 +135,11 @@ class ComponentSettings:
 
 @dataclass(slots=True)
 class _Overlap:
-    """An old and a new reader of one topic, which both get some samples."""
+    """An old and a new reader of one topic, or several in a row, of which two get the same samples."""
 
-    #: which reader was the first to get a sample, by its writer and number
-    first: dict[tuple[object, object], int] = field(default_factory=dict)
-    #: when no sample is valid any more that both get
+    #: which reader was the first to get a sample and when, by its writer and number
+    first: OrderedDict[tuple[object, object], tuple[int, float]] = field(default_factory=OrderedDict)
+    #: when no sample is valid any more that two of them get
     until: float = math.inf
 
 
@@ -456,7 +456,8 @@ class Component:
             reader, wanted = self._readers[instance], self.requesters_of(instance)
             if wanted is None or not reader.read_instances(wanted):
                 # First the new one: a sample that comes twice is recognised as a copy.
-                overlap = self._overlaps[instance] = _Overlap()
+                overlap = self._overlaps.setdefault(instance, _Overlap())
+                overlap.until = math.inf
                 await self._subscribe(instance)
                 await reader.drain()
                 overlap.until = self.now() + self._verifier.lifespan + POINT_SKEW
@@ -574,9 +575,8 @@ class Component:
             data = sample.data if self._keys is None else self._keys.open(str(instance), sample.data)
             found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
             if (overlap := self._overlaps.get(instance)) is not None:
-                overlap.first[found.writer.id, found.number] = reader
-                if overlap.until < self.now():
-                    del self._overlaps[instance]
+                overlap.first[found.writer.id, found.number] = reader, self.now()
+                self._forget_overlap(instance, overlap)
             if instance.kind in LEASED:
                 self._last_of[instance, sample.writer] = found
             await self._handle(found)
@@ -595,11 +595,19 @@ class Component:
         """Return whether the copy is a sample that another reader of the topic got before, and count it then."""
         overlap = self._overlaps.get(instance)
         which = error.fields.get("component"), error.fields.get("number")
-        if overlap is None or overlap.first.get(which, reader) == reader:
+        if overlap is None or overlap.first.get(which, (reader, 0.0))[0] == reader:
             return False
         del overlap.first[which]
         self.counts[error.code] += 1
         return True
+
+    def _forget_overlap(self, instance: TopicInstance, overlap: _Overlap) -> None:
+        """Forget samples that are not valid any more, and all of them when there is one reader again."""
+        now = self.now()
+        if overlap.until < now:
+            del self._overlaps[instance]
+        while overlap.first and next(iter(overlap.first.values()))[1] + self._verifier.lifespan + POINT_SKEW < now:
+            overlap.first.popitem(last=False)
 
     def _hold(self, instance: TopicInstance, reader: int, sample: Sample, number: object) -> bool:
         """Keep a sample under a newer key until the key comes; return whether nothing is wrong with it."""
