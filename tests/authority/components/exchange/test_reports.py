@@ -30,13 +30,13 @@ def test_every_error_is_reported_or_counted(steps: list[tuple[float, int, int]],
         counted[error.code] += int(error.fields.get("more", 1))  # type: ignore[call-overload]  # a count
     assert counted == made
     if causes > CAUSES:
-        return  # some are told apart by their codes alone
+        return  # some are distinguished by their codes alone
     first = [(time, error.code, error.message) for time, error in seen if "more" not in error.fields]
     for at, (time, *cause_) in enumerate(first):
         assert all(time - before >= INTERVAL for before, *other in first[:at] if other == cause_)
 
 
-def test_causes_without_end_are_told_apart_by_their_codes() -> None:
+def test_causes_without_end_are_distinguished_by_their_codes() -> None:
     seen: list[PenstockError] = []
     reports = CauseReports(seen.append, lambda: 0.0)
     for number in range(10 * CAUSES):

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 
 #: seconds in which a cause is reported once
 INTERVAL: Final = 10.0
-#: causes that are told apart in an interval; others are told apart by their codes
+#: causes that are distinguished in an interval; others are distinguished by their codes
 CAUSES: Final = 100
 
 
