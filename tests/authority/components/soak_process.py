@@ -92,7 +92,7 @@ class SoakProcess:
 
     async def run(self, url: str) -> None:
         """Join, and work until this task is cancelled."""
-        async with await NatsFabric.connect(url, prefix=PREFIX) as fabric:
+        async with await self.connected(url) as fabric:
             component = self.component(fabric)
             self.say("joining")
             if FAULT == "silent-join" and self.name == "pip0":
@@ -109,6 +109,14 @@ class SoakProcess:
                 await asyncio.Event().wait()
             finally:
                 await component.leave()
+
+    async def connected(self, url: str) -> NatsFabric:
+        """Return the fabric, as soon as the server answers on a machine with too much to do."""
+        while True:
+            try:
+                return await NatsFabric.connect(url, prefix=PREFIX)
+            except PenstockError as error:
+                self.note(error)
 
     async def ask(self, point: EnforcementComponent) -> None:
         """Ask all the time."""

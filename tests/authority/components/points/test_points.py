@@ -236,6 +236,27 @@ def test_information_that_does_not_come_is_indeterminate() -> None:
     run(scenario)
 
 
+def test_who_has_not_opened_its_topics_yet_says_so() -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO) as made:
+            pep = await made.pep()
+            await pep.leave()
+            await made.clock.advance(1.0)
+            prepare, asked = pep.prepare, []
+
+            async def ask(configuration: Any) -> None:
+                await prepare(configuration)
+                with pytest.raises(RefusedError) as caught:
+                    await pep.decide(question())
+                asked.append(caught.value.code)
+
+            pep.prepare = ask  # type: ignore[method-assign]
+            await pep.join()
+            assert asked == ["component.not-joined"]
+
+    run(scenario)
+
+
 def test_nobody_answers() -> None:
     async def scenario() -> None:
         async with bank(*TRIO) as made:

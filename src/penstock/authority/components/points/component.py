@@ -196,6 +196,8 @@ class Component:
         self._applied = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconfiguring = False
+        #: whether its topics are open, and it can ask
+        self.joined = False
         self._joined_at = 0
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -310,6 +312,7 @@ class Component:
                 if kind is not None:  # PAPs learn which writer of the fabric this component is
                     await self.write(kind, AppliedTime(configuration.number, self.now()))
                 self._begin("saying that it is alive", self._stay_alive(configuration.lease / 3))
+            self.joined = True
         except BaseException:
             await self.close()
             raise
@@ -475,6 +478,7 @@ class Component:
 
     async def close(self) -> None:
         """Close all topics without a word, as a crash does."""
+        self.joined = False
         self._timeline = None
         self._certificate = None
         self._resume()

@@ -204,7 +204,7 @@ class EnforcementComponent(RequestingComponent):
         `component.not-joined`, `component.outside-list`; `LimitError` (`pep.limit`, `pdp.limit`), `MalformedError`
         (`pdp.request`); and as `Publisher.publish`. `AskedDecision.refusal` says why a decision permits nothing.
         """
-        if self.configuration is None:
+        if self.configuration is None or not self.joined:
             hint = "join first; if it has lost its role and joins again, ask later"
             message = f"component `{self.settings.id}` has not joined a domain"
             raise RefusedError("component.not-joined", message, hint=hint)
