@@ -240,7 +240,7 @@ def fulfil_option() -> Any:
 def decision_answer(asking: Coroutine[Any, Any, AskedDecision], understood: Iterable[str]) -> CommandAnswer:
     """Ask, and return the decision as the answer of a command.
 
-    It is no if there is no decision, or if it does not permit with these obligations fulfilled.
+    It refuses if there is no decision, or if it does not permit with these obligations fulfilled.
     """
     try:
         decision = asyncio.run(asking)
