@@ -1,4 +1,4 @@
-"""Commands over a handful of records against the start of a Spark session, which all of them need.
+"""Commands over a handful of records: on Spark against the start of a session, and without Spark in seconds.
 
 Each is a process of its own, as somebody runs it, and they take turns. What is measured is the time until it ends.
 """
@@ -22,6 +22,7 @@ from penstock.trust import Right, sign_type
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 3
+SMALL = ("ingest", "admit", "deliver", "view")
 RECORDS = 19
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 KEY = SigningKey(b"\1" * 32)
@@ -58,6 +59,43 @@ def seconds(command: Sequence[str]) -> float:
     return time.perf_counter() - started
 
 
+def small_commands(folder: Path) -> list[list[str]]:
+    """Write five lines of CSV, and return the commands that bring them to a reader without Spark."""
+    (folder / "meter.csv").write_text(
+        "n,t,v\n" + "".join(f"{n},2026-05-01T12:00:0{n}Z,{n}.5\n" for n in range(5)), encoding="utf-8"
+    )
+    (folder / "mapping.toml").write_text(
+        f"""type = "reading.type"
+format = "csv"
+[event]
+id = "n"
+time = "t"
+source = {{ constant = "{KEY.principal}" }}
+[attributes]
+value = "v"
+""",
+        encoding="utf-8",
+    )
+    (folder / "policy.toml").write_text(
+        f"""types = ["reading.type"]
+names = {{ owner = "{KEY.principal}" }}
+[[subscribers]]
+name = "owner"
+type = "org.bench.Reading"
+""",
+        encoding="utf-8",
+    )
+    places = {name: str(folder / f"small-{name}") for name in SMALL}
+    policy = ["--policy", str(folder / "policy.toml")]
+    arguments = {
+        "ingest": [str(folder / "meter.csv"), "--mapping", str(folder / "mapping.toml")],
+        "admit": [places["ingest"], *policy],
+        "deliver": [places["admit"], *policy],
+    }
+    jobs = [[*PENSTOCK, name, *own, "--overwrite", "--out", places[name]] for name, own in arguments.items()]
+    return [[*job, "--engine", "small"] for job in (*jobs, [*PENSTOCK, "view", places["deliver"], "owner"])]
+
+
 def run() -> list[Result]:
     """Measure."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -68,11 +106,14 @@ def run() -> list[Result]:
         (folder / "events.jsonl").write_text("".join(f'{{"id": "{n}"}}\n' for n in range(5)), encoding="utf-8")
         audit = [*PENSTOCK, "audit", str(folder / "log.jsonl")]
         ingest = [*PENSTOCK, "ingest", str(folder / "events.jsonl"), "--type-file", str(folder / "reading.type")]
-        ingest += ["--overwrite", "--out", str(folder / "ingested")]
-        samples = [[seconds(command) for command in (START, audit, ingest)] for _ in range(ROUNDS)]
-    start, audited, ingested = (statistics.median(times) for times in zip(*samples, strict=True))
+        ingest += ["--overwrite", "--engine", "spark", "--out", str(folder / "ingested")]
+        small = small_commands(folder)
+        samples = [[seconds(command) for command in (START, audit, ingest, *small)] for _ in range(ROUNDS)]
+    start, audited, ingested, *without = (statistics.median(times) for times in zip(*samples, strict=True))
     session = f"start of a session {start:.1f} s"
+    listed = ", ".join(f"{name} {taken:.2f} s" for name, taken in zip(SMALL, without, strict=True))
     return [
         at_most("small-audit", audited / start, 3, f"{session}, audit of {RECORDS} records {audited:.1f} s"),
         at_most("small-ingest", ingested / start, 3, f"{session}, ingest of 5 lines {ingested:.1f} s"),
+        at_most("small-without-spark", max(without), 1, f"seconds for five lines of CSV: {listed}"),
     ]

@@ -67,7 +67,6 @@ from penstock.policy.language.requests import RESOURCE, Facts, Key, key_of
 from penstock.policy.language.requests import Request as PolicyRequest
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.residual.partial_evaluation import Residual, residual
-from penstock.policy.syntax.xml.policies import write_policy
 from penstock.selector import conjunction
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -611,6 +610,9 @@ NO_POLICIES: Final = Policies()
 
 def _revision(policies: Iterable[Root], *more: object) -> str:
     """Return a digest of the policies and of how they are combined."""
+    # XML takes a while to import, and most commands have no policies of this kind.
+    from penstock.policy.syntax.xml.policies import write_policy  # noqa: PLC0415
+
     found = hashlib.sha256(repr(more).encode())
     for policy in policies:
         found.update(hashlib.sha256(write_policy(policy)).digest())

@@ -24,6 +24,8 @@ CHECKPOINT: Final = "checkpoint"
 PREPARED: Final = "prepared"
 """The part of an output that describes batches whose rows are complete, and are on their way to tables."""
 JOB: Final = "job"
+CLOSED: Final = "closed"
+"""The key in a commit for the attributes that are null because their keys are missing."""
 EVENTS: Final = "events"
 QUARANTINED: Final = "quarantine"
 REFUSED: Final = "refused"
@@ -75,6 +77,12 @@ def counts_of(said: Mapping[str, object]) -> dict[str, int]:
     if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
         raise MalformedError("layout.manifest", "a commit has no counts", hint="do not edit the folder `commits`")
     return counts
+
+
+def names_said(said: Iterable[Said], what: str) -> tuple[str, ...]:
+    """Return all names that some commits say of something."""
+    found = [one.get(what) for one in said]
+    return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
 def check_sum(whole: int, parts: Mapping[str, int]) -> None:

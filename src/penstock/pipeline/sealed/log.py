@@ -32,8 +32,10 @@ from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.model.types import EventType, Sealing
+from penstock.pipeline.commits import CLOSED as CLOSED
+from penstock.pipeline.commits import names_said as names_said
 from penstock.pipeline.frames import attributes_of, quoted
-from penstock.pipeline.outputs import Output, Said, commits, read_part
+from penstock.pipeline.outputs import Output, commits, read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files.files import check_secret, read_file, within
 from penstock.store.files.key_files import read_kek, read_key_ring
@@ -48,8 +50,6 @@ SEALED: Final = "sealed"
 """The part of an output that is a sealed log."""
 ATTRIBUTES: Final = "attributes"
 """The key in a commit for the attributes that have a column."""
-CLOSED: Final = "closed"
-"""The key in a commit for the attributes that are null because their keys are missing."""
 
 
 FILES: Final = {
@@ -95,12 +95,6 @@ def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
     found = [said.get(batch, {}).get(ATTRIBUTES) for batch in batches]
     columns = dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names)
     return read_part(spark, path, SEALED, batches, sealed_schema(columns))
-
-
-def names_said(said: Iterable[Said], what: str) -> tuple[str, ...]:
-    """Return all names that some commits say of something."""
-    found = [one.get(what) for one in said]
-    return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
 @cache

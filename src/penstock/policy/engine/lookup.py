@@ -38,7 +38,6 @@ from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, RESOURCE_ID
 from penstock.policy.language.results import MissingAttribute, PolicyOutcome, XacmlDecision
 from penstock.policy.language.times import Date, DateTime, Time, parts_of
 from penstock.policy.limits import POLICY_NESTED, POLICY_RESOURCES
-from penstock.policy.syntax.xml.requests import read_attributes
 
 _ENVIRONMENT_ID: Final = "urn:oasis:names:tc:xacml:1.0:environment:"
 _NOW: Final = {
@@ -173,6 +172,9 @@ class Context:
         All requests that one request causes are counted together; if there are too many, none is answered. Raises
         `EvaluationError`.
         """
+        # lxml takes a while, and nearly all policies ask no such thing.
+        from penstock.policy.syntax.xml.requests import read_attributes  # noqa: PLC0415
+
         if self.policy is None:
             raise failed("there is no policy to ask")
         counted = self._nested = self._nested or _Asked()

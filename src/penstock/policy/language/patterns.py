@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from elementpath.regex import RegexError, translate_pattern
-
 from penstock.errors import EvaluationError
 from penstock.policy.language.datatypes import failed
 from penstock.policy.limits import POLICY_DEPTH, POLICY_LIMITS, POLICY_PATTERN, PolicyLimits
@@ -132,6 +130,9 @@ class XmlPattern:
 @lru_cache(1_024)
 def read_pattern(text: str) -> XmlPattern:
     """Read a pattern of XML Schema. Raises `EvaluationError` (`xacml.processing`)."""
+    # A tenth of a second to import, which policies without patterns do not need.
+    from elementpath.regex import RegexError, translate_pattern  # noqa: PLC0415
+
     if len(text) > POLICY_PATTERN:
         raise failed("a pattern is too long")
     try:

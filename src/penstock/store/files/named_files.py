@@ -27,7 +27,6 @@ from penstock.model.names import TypeName
 from penstock.model.principals import Domain, Petnames, Principal
 from penstock.policy.combining import POLICY_COMBINING
 from penstock.policy.language.policies import Root
-from penstock.policy.syntax.forms import read_policies
 from penstock.store.files.files import read_file, unreadable, within
 from penstock.store.files.policy_files import Chain, read_chain
 from penstock.store.files.strict_tables import Strict, parse_petnames
@@ -290,6 +289,9 @@ class PoliciesTable:
 
 def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[list[Root]]:
     """Yield the policies of each file; the first decides, and may refer to those after it."""
+    # XML takes a while to import, and most policy files name no policies of this kind.
+    from penstock.policy.syntax.forms import read_policies  # noqa: PLC0415
+
     for file, data in named.read(patterns):
         with within(file):
             policies = read_policies(data).policies

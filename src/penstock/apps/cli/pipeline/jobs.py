@@ -5,11 +5,13 @@ from typing import Literal
 
 import click
 
+from penstock.apps.cli.pipeline.done import view_answer
 from penstock.apps.cli.pipeline.options import (
     ReportJobOptions,
     SealedInputOptions,
     SparkOptions,
     TableJobOptions,
+    engine_option,
     html_option,
     jetstream_option,
     messages_of,
@@ -42,11 +44,9 @@ from penstock.apps.cli.pipeline.runs import (
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
-from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import AtOption, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.apps.cli.shared.terminal import grid_table
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
 from penstock.pipeline.audit import AuditReport
@@ -76,6 +76,7 @@ class _Ingest:
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
     job: TableJobOptions
+    engine: str = engine_option()
     output: str = output_option()
 
 
@@ -114,6 +115,7 @@ class _Admit:
     keys: SealedInputOptions
     policy_file: str = policy_option()
     job: TableJobOptions
+    engine: str = engine_option()
     output: str = output_option()
 
 
@@ -148,6 +150,7 @@ class _Deliver:
         "--reader", metavar="NAME", help="Write one subscriber's rows to the tables (default: those of all)."
     )
     job: TableJobOptions
+    engine: str = engine_option()
     output: str = output_option()
 
 
@@ -178,6 +181,7 @@ class _View:
         "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Show at most this many rows."
     )
     spark: SparkOptions
+    engine: str = engine_option()
     output: str = output_option()
 
 
@@ -190,14 +194,7 @@ def view(options: _View) -> CommandAnswer:
     cluster = options.spark.cluster()
     with spark_session(cluster, cluster.path(options.folder)) as on:
         columns, rows, whole = view_rows(on.spark, cluster.path(options.folder), options.subscriber, options.limit)
-    data = {
-        "subscriber": options.subscriber,
-        "rows": whole,
-        "events": [dict(zip(columns, row, strict=True)) for row in rows],
-    }
-    table = grid_table(columns, [["" if value is None else str(value) for value in row] for row in rows])
-    said = counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}"
-    return CommandAnswer(data, [table, said])
+    return view_answer(options.subscriber, columns, rows, whole)
 
 
 @option_class

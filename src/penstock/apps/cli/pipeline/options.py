@@ -229,6 +229,17 @@ def policy_option() -> Any:
     return option("--policy", required=True, metavar="FILE", help="Enforce this policy file.")
 
 
+def engine_option() -> Any:
+    """Declare `--engine`."""
+    return option(
+        "--engine",
+        type=click.Choice(["auto", "spark", "small"]),
+        default="auto",
+        show_default=True,
+        help="Run on Spark, or without it, which small inputs on this machine do by default.",
+    )
+
+
 def html_option() -> Any:
     """Declare `--html`."""
     return option("--html", metavar="FILE", help="Write the report to this file as a self-contained HTML page.")

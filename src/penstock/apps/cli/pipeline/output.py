@@ -1,12 +1,13 @@
 """Answers of the jobs of `penstock pipeline`: tables for people, JSON for programs, pages for both."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.cli.pipeline.runs import Done, Planned
+from penstock.apps.cli.pipeline.done import Done, done_data, job_answer, show_closed
+from penstock.apps.cli.pipeline.runs import Planned
 from penstock.apps.cli.shared.commands import CommandAnswer
 from penstock.apps.cli.shared.describe import counted, instant_text
 from penstock.apps.cli.shared.files import check_target, write_bytes
@@ -26,15 +27,10 @@ from penstock.trust.capabilities import Right
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _WIDE: Final = 80
-_UNSEAL: Final = "unseal"
-#: jobs whose quarantine does not contain records, and what they do with blocks
-_CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
 _SHOWN: Final = (
     *("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows"),
     *("durations", "slowest", "revocations"),
 )
-#: subscribers in a summary; JSON has all of them
-_READERS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,92 +69,11 @@ def known(names: Petnames, *policies: PipelinePolicy) -> Petnames:
     return Petnames(found)
 
 
-def _done_data(done: Done) -> dict[str, object]:
-    return {
-        "counts": dict(done.counts),
-        "reasons": dict(done.reasons),
-        "closed": list(done.closed),
-        **({"delivered": dict(done.delivered)} if done.delivered else {}),
-        **({"without_rights": list(done.without_rights)} if done.without_rights else {}),
-        "batches": done.batches,
-        "seconds": round(done.seconds, 3),
-        "rows_per_second": done.rate,
-    }
-
-
 def done_answer(job: Job, out: str, done: Done) -> CommandAnswer:
     """Return the answer for a job that has run."""
-    return CommandAnswer({"job": job.name, "out": out, **_done_data(done)}, _show_done(job, out, done))
-
-
-def _show_done(job: Job, out: str, done: Done) -> Iterator[Shown]:
-    rows = [(name, f"{count:,}") for name, count in done.counts.items()]
-    # Blocks that do not open are counted as blocks: the number of their events is not known.
-    of = ", blocks" if job.name == _UNSEAL else ""
-    rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
-    yield grid_table((job.name, "rows"), rows)
-    yield from _show_delivered(done.delivered)
-    if some := done.without_rights:
-        more = f" and {len(some) - _READERS:,} more" if len(some) > _READERS else ""
-        yield f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing"
-    yield f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}"
-    yield from _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
-    yield f"wrote {out}"
-    yield from (f"wrote {counted(count, 'row')} to {name}" for name, count in done.to.items())
-    yield from _advice(job, out, done)
-
-
-def _show_delivered(delivered: Mapping[str, int]) -> Iterator[Shown]:
-    """Yield the subscribers that received the most events, and the number of the others."""
-    if not delivered:
-        return
-    yield ""
-    yield grid_table(
-        ("subscriber", "events"), [(name, f"{count:,}") for name, count in [*delivered.items()][:_READERS]]
-    )
-    if others := [*delivered.values()][_READERS:]:
-        yield f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}"
-
-
-def _show_closed(names: Iterable[str], events: int) -> Iterator[Shown]:
-    for name in names:
-        yield f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}"
-
-
-def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
-    """Return hints: where to look at quarantined records, and what a header or a key ring lacks."""
-    if job.name == _UNSEAL and done.counts.get("sealed"):
-        yield f"what is still sealed waits for keys, in {out}/sealed: `penstock pipeline unseal {out}` opens it then"
-    if not done.counts.get("quarantined"):
-        return
-    if job.name in _CLOSED:
-        yield f"what cannot be {_CLOSED[job.name]} is in {out}/quarantine, as it is"
-    if job.name == _UNSEAL:
-        yield "docs/how-to/seal-files.md says what to do about each code"
-    if job.name != "ingest":
-        return
-    if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, MappedTables):
-        yield f"ingest.header: the mapping needs the columns {', '.join(job.records.bound.columns)}"
-    yield f"what does not fit is in quarantine: `penstock pipeline quarantine {out}` says why, and shows some"
-
-
-def _sum(job: Job, done: Done) -> str:
-    counts = done.counts
-    whole = counts.get("read", 0)
-    if job.name == "ingest":
-        events = counted(counts["events"], "event")
-        return f"{counted(whole, 'record')} = {events} + {counts['quarantined']:,} in quarantine"
-    if job.name == "admit":
-        return f"{counted(whole, 'event')} = {counts['events']:,} admitted + {counts['refused']:,} refused"
-    if job.name == "seal":
-        return f"{counted(whole, 'event')} = {counts['sealed']:,} sealed + {counts['quarantined']:,} in quarantine"
-    if job.name == _UNSEAL:
-        kept = f"{counts['sealed']:,} still sealed + {counts['quarantined']:,} in quarantine"
-        return f"{counted(whole, 'event')} = {counts['events']:,} opened + {kept}"
-    if job.name == "evaluate":
-        summed = " + ".join(f"{count:,} {word}" for word, count in counts.items() if word != "read")
-        return f"{counted(whole, 'request')} = {summed}"
-    return f"{counted(whole, 'event')} read"
+    if isinstance(job, Ingest) and isinstance(job.records, MappedTables):
+        return job_answer(job.name, out, done, job.records.bound.columns)
+    return job_answer(job.name, out, done)
 
 
 def quarantine_answer(found: QuarantineSummary) -> CommandAnswer:
@@ -218,7 +133,7 @@ def comparison_answer(
     found: PolicyComparison, done: Done | None, names: Petnames, error: PenstockError | None = None
 ) -> CommandAnswer:
     """Return the answer of what-if: who gains and who loses what."""
-    data = {**found.as_dict(), **({} if done is None else {"run": _done_data(done)})}
+    data = {**found.as_dict(), **({} if done is None else {"run": done_data(done)})}
     return CommandAnswer(data, _show_comparison(found, names), error)
 
 
@@ -242,7 +157,7 @@ def _show_comparison(found: PolicyComparison, names: Petnames) -> Iterator[Shown
         yield "nothing changes"
     if found.unknown:
         yield f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given"
-    yield from _show_closed(found.closed, found.events)
+    yield from show_closed(found.closed, found.events)
     if found.passed_over:
         others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
         yield f"not compared, because the history is of other types: {others}"
@@ -258,7 +173,7 @@ def _samples(change: VisibilityChange) -> str:
 
 def report_answer(report: AuditReport, done: Done | None, names: Petnames) -> CommandAnswer:
     """Return the answer of an audit."""
-    data = {**report.as_dict(), **({} if done is None else {"run": _done_data(done)})}
+    data = {**report.as_dict(), **({} if done is None else {"run": done_data(done)})}
     return CommandAnswer(data, _show_report(report, done, names))
 
 

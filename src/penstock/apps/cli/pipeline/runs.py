@@ -5,7 +5,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,8 @@ from pyspark.sql.types import TimestampType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from penstock.apps.cli.pipeline.done import Done as Done
+from penstock.apps.cli.pipeline.done import shown_value
 from penstock.apps.cli.pipeline.spark_session import Remote, Started
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import ShelfOptions
@@ -26,7 +28,7 @@ from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
-from penstock.pipeline.enforce.layout import WITHOUT_RIGHTS, Layout, open_view
+from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
@@ -34,8 +36,8 @@ from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource, table_records
 from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
 from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.outputs import TO, Output, Said, Streaming, add_up, check_apart, commits, files_of
-from penstock.pipeline.sealed.log import CLOSED, KeyFiles, names_said
+from penstock.pipeline.outputs import Output, Streaming, check_apart, commits, files_of
+from penstock.pipeline.sealed.log import KeyFiles
 from penstock.pipeline.tables.addresses import RowSink, RowSource
 from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType
@@ -174,25 +176,6 @@ class JobOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The result of a run: sums over the whole output, and the rows and seconds of this run."""
-
-    counts: Mapping[str, int]
-    reasons: Mapping[str, int]
-    batches: int
-    seconds: float
-    rate: int
-    #: attributes of a sealed log that are null because their keys are missing
-    closed: tuple[str, ...] = ()
-    #: events for each subscriber, those with the most first
-    delivered: Mapping[str, int] = field(default_factory=dict)
-    #: subscribers who may see nothing, by the policy of the last batch
-    without_rights: tuple[str, ...] = ()
-    #: rows in each table that the main rows also go to
-    to: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """The plan of a job: the files, bytes and records that it would read, and Spark's plans."""
 
@@ -232,27 +215,7 @@ def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None
             except KeyboardInterrupt:
                 # An interrupt is the normal way to stop a stream.
                 running.stop()
-        return _done(spark, place.out, watch)
-
-
-def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
-    seconds, rate = watch.seconds, watch.rate
-    said = list(commits(spark, path).values())
-    reasons, delivered, to = (_most(said, name) for name in ("reasons", "delivered", TO))
-    closed = names_said(said, CLOSED)
-    refused = said[-1].get(WITHOUT_RIGHTS) if said else None
-    without = tuple(map(str, refused)) if isinstance(refused, list) else ()
-    return Done(add_up(said), reasons, watch.batches, seconds, rate, closed, delivered, without, to)
-
-
-def _most(said: Iterable[Said], name: str) -> dict[str, int]:
-    """Add up one table of numbers over all batches, the largest first."""
-    sums: dict[str, int] = {}
-    for one in said:
-        found = one.get(name)
-        for key, count in found.items() if isinstance(found, dict) else ():
-            sums[str(key)] = sums.get(str(key), 0) + int(count)
-    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
+        return Done.of(list(commits(spark, place.out).values()), watch.batches, watch.seconds, watch.rate)
 
 
 def plan(job: Job, spark: SparkSession, place: JobOutput | None) -> Planned:
@@ -473,8 +436,4 @@ def view_rows(
 
 
 def _read(value: object, is_time: bool) -> object:
-    if is_time and isinstance(value, int):
-        return (_EPOCH + timedelta(microseconds=value)).isoformat().replace("+00:00", "Z")
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  # NaN
-        return str(value)
-    return value
+    return shown_value(_EPOCH + timedelta(microseconds=value) if is_time and isinstance(value, int) else value)

@@ -1,0 +1,58 @@
+"""Which engine runs a job: small inputs need no Spark, and everything else does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.pipeline.jobs_plant import build, write_events
+
+SMALL = ("--engine", "small")
+
+
+@pytest.fixture
+def plant(penstock: Shell) -> Path:
+    build(penstock.folder / "plant")
+    write_events(penstock.folder / "in" / "a.jsonl", range(42))
+    return penstock.folder
+
+
+@pytest.mark.usefixtures("plant")
+def test_jobs_run_one_after_the_other(penstock: Shell) -> None:
+    policy = ("--policy", "plant/policy.toml", *SMALL, "--out")
+    ingested = penstock.ok("pipeline", "ingest", "in", *policy, "ingested")
+    assert "42 records = 36 events + 6 in quarantine" in ingested.out
+    assert "  ingest.json  6" in ingested.out
+    assert "36 events = 29 admitted + 7 refused" in penstock.ok("pipeline", "admit", "ingested", *policy, "admitted").out
+    delivered = penstock.ok("pipeline", "deliver", "admitted", *policy, "delivered", "-o", "json").json
+    assert delivered["delivered"] == {"auditor": 29, "statistics": 29, "engineer": 14, "stranger": 0}
+    assert delivered["without_rights"] == ["stranger"]
+    seen = penstock.ok("pipeline", "view", "delivered", "engineer", "--limit", "2", *SMALL)
+    assert seen.out.splitlines()[-1] == "2 of 14 events"
+    assert penstock("pipeline", "view", "delivered", "stranger", *SMALL).code == "pipeline.no-rights"
+    assert penstock("pipeline", "admit", "ingested", *policy, "admitted").code == "pipeline.exists"
+
+
+@pytest.mark.usefixtures("plant")
+@pytest.mark.parametrize("more", [("--stream",), ("--master", "spark://host:7077"), ("--dry-run",)])
+def test_what_the_small_engine_lacks_is_refused_by_name(penstock: Shell, more: tuple[str, ...]) -> None:
+    done = penstock("pipeline", "ingest", "in", "--policy", "plant/policy.toml", "--out", "x", *SMALL, *more)
+    assert done.code == "pipeline.small"
+    assert more[0] in done.err
+    assert penstock("pipeline", "ingest", "in/*.jsonl", "--policy", "plant/policy.toml", "--out", "x", *SMALL).code == (
+        "pipeline.small"
+    )
+
+
+def test_a_small_job_imports_no_spark(plant: Path) -> None:
+    """And nothing else that takes long: the whole command must take less than a second."""
+    command = "ingest in --policy plant/policy.toml --out ingested"
+    program = (
+        "import sys; from penstock.apps.cli.main import cli\n"
+        f"try: cli.main(['pipeline', *{command.split()!r}])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "print({'pyspark', 'py4j', 'pandas', 'lxml', 'elementpath', 'duckdb'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=plant, capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[-1] == "set()"
