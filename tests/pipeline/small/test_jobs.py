@@ -45,7 +45,7 @@ def small(plant: Plant, name: str, out: str, *, layout: Layout = Layout.PROGRAM,
 
 
 def on_spark(spark: SparkSession, plant: Plant, name: str, out: str, layout: Layout = Layout.PROGRAM) -> None:
-    job = {"ingest": plant.ingest, "admit": plant.admit, "deliver": lambda: plant.deliver(layout)}[name]()
+    job = plant.ingest() if name == "ingest" else plant.admit() if name == "admit" else plant.deliver(layout)
     run(job, spark, plant.path(out))
 
 
@@ -66,6 +66,15 @@ def said(path: str) -> dict[int, object]:
 PARTS = {"ingest": ("events", "quarantine"), "admit": ("events", "refused"), "deliver": ("rows",)}
 
 
+def test_spark_reads_what_was_written_without_it(spark: SparkSession, plant: Plant) -> None:
+    for name, out in (("ingest", "ingested"), ("admit", "admitted"), ("deliver", "delivered")):
+        small(plant, name, out)
+    for reader in ("statistics", "engineer"):
+        found = [(row[0], *row[3:]) for row in open_view(spark, plant.path("delivered"), reader).collect()]
+        assert sorted(found) == seen(reader, RECORDS)
+
+
+@pytest.mark.long
 def test_each_job_writes_what_spark_writes(spark: SparkSession, plant: Plant) -> None:
     """Each job reads what the other engine wrote before."""
     small(plant, "ingest", "ingested")

@@ -110,7 +110,7 @@ def _engine(arguments: list[str]) -> str:
     sections={"Commands": {name: Noun(f"{_HERE}.{where}", text, "spark") for name, (where, text) in _JOBS.items()}},
 )
 def pipeline() -> None:
-    """Run the same policy over logs and streams, on Spark; small inputs on this machine without it.
+    """Run the same policy over logs and streams, on Spark.
 
     \b
     From records to what each reader may see:
@@ -119,6 +119,7 @@ def pipeline() -> None:
       penstock pipeline deliver admitted --policy policy.toml --out delivered
       penstock pipeline view delivered statistics
 
-    Paths may be any that Spark can read and write. With --stream a job goes on with what arrives, until it is stopped;
-    stopped or killed, it goes on where it was, and no event is lost or twice in its output.
+    Small inputs on this machine need no Spark. Paths may be any that Spark can read and write. With --stream a job goes
+    on with what arrives, until it is stopped; stopped or killed, it goes on where it was, and no event is lost or twice
+    in its output.
     """
