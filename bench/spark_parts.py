@@ -37,13 +37,13 @@ def nothing(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def medians(*jobs: Callable[[], None]) -> list[float]:
+def medians(*jobs: Callable[[], None], warm: int = WARM, rounds: int = ROUNDS) -> list[float]:
     """Time jobs by turns; the first rounds do not count: Java compiles what it has seen a while."""
     samples: list[list[float]] = [[] for _ in jobs]
-    for number in range(WARM + ROUNDS):
+    for number in range(warm + rounds):
         for job, times in zip(jobs, samples, strict=True):
             start = time.perf_counter()
             job()
-            if number >= WARM:
+            if number >= warm:
                 times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in samples]

@@ -96,7 +96,7 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
         for position, problem in enumerate(wrong[1:], start=1):
             number = number.when(problem.where, F.lit(position))
     judged = typed.select("*", number.alias(_PROBLEM))
-    # (3) What it means. A bad record has no values, and a good one is not carried twice.
+    # (3) What it means. A bad record has no values.
     good = quoted(_PROBLEM).isNull()
     codes, words = (F.array(*map(F.lit, texts)) for texts in ([p.code for p in wrong], [p.words for p in wrong]))
     return judged.select(
@@ -104,7 +104,7 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
         F.get(words, quoted(_PROBLEM)).alias(WORDS),
         quoted(FILE),
         quoted(POSITION),
-        F.when(~good, quoted(ORIGINAL)).alias(ORIGINAL),
+        quoted(ORIGINAL),
         literal(at, Kind.TIMESTAMP).alias(INGESTED),
         known,
         *(F.when(good, quoted(name)).alias(name) for name in METADATA),

@@ -15,6 +15,7 @@ A record is good if `Event.of` would take it. Every other one is in quarantine u
                 ingest.header  ingest.csv  ingest.columns
     metadata    ingest.id  ingest.source  ingest.time  ingest.data  ingest.type
     attributes  ingest.unknown-attribute  ingest.kind  ingest.range  ingest.domain
+    events      ingest.duplicate  ingest.late, if they are compared with others (`once`)
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,16 +23,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
-from penstock.pipeline.frames import METADATA, attributes_of, quoted
-from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, tag
+from penstock.model.values import Kind
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
+from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, tag
 from penstock.pipeline.ingest.formats import check_envelopes, check_table
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking
 from penstock.pipeline.ingest.mapping import BoundMapping
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
@@ -104,6 +107,37 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
     return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
 
 
+def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime | None = None) -> Ingested:
+    """Put all but the first of several events with the same source and id into quarantine (`ingest.duplicate`).
+
+    `earlier` are events that were ingested before. Events from before `since` are too old to be compared with those,
+    and go to quarantine too (`ingest.late`). Which one is the first does not depend on when this is computed.
+    """
+    tagged, names, good = ingested.tagged, ingested.tagged.columns, quoted(REASON).isNull()
+    late = F.lit(False) if since is None else F.coalesce(quoted(TIME) < literal(since, Kind.TIMESTAMP), F.lit(False))
+    known = F.lit(False)
+    if earlier is not None:
+        keys = earlier.select(quoted(SOURCE).alias("@from"), quoted(ID).alias("@of")).distinct()
+        tagged = tagged.join(keys, (quoted(SOURCE) == quoted("@from")) & (quoted(ID) == quoted("@of")), "left")
+        known = quoted("@of").isNotNull()
+    # A record that is not an event has no id, and is not compared: otherwise all of them would be in one partition.
+    apart = F.when(~good, F.xxhash64(quoted(ORIGINAL)))
+    values = F.xxhash64(*(quoted(a.id) for a in attributes_of(ingested.types)))
+    order = Window.partitionBy(quoted(SOURCE), quoted(ID), apart).orderBy(
+        late, quoted(TIME), quoted(FILE), quoted(POSITION), values
+    )
+    ranked = tagged.select("*", (known | (F.row_number().over(order) > 1)).alias("@again"), late.alias("@late"))
+    problems = (
+        (quoted("@again"), "ingest.duplicate", "an event with this source and id was there before"),
+        (quoted("@late"), "ingest.late", "the event is older than those that it can be compared with"),
+    )
+    found = {REASON: quoted(REASON), WORDS: quoted(WORDS)}
+    for where, code, words in reversed(problems):
+        found[REASON] = F.when(good & where, F.lit(code)).otherwise(found[REASON])
+        found[WORDS] = F.when(good & where, F.lit(words)).otherwise(found[WORDS])
+    return Ingested(ranked.select(*(found.get(name, quoted(name)).alias(name) for name in names)), ingested.types)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordTally:
     """Numbers of records that were read, became events, and went to quarantine."""
@@ -169,7 +203,9 @@ def run_ingest(ingested: Ingested, write: Callable[[Ingested], StoredRecords | N
     Where `write` cannot read back what it has written, and returns None, what it was given is counted. Raises what
     `write` raises, and `FailedError` (`ingest.lost`).
     """
-    kept = Ingested(ingested.tagged.persist(), ingested.types)
+    # Good records are kept as events, and not as bytes too.
+    original = F.when(quoted(REASON).isNotNull(), quoted(ORIGINAL))
+    kept = Ingested(ingested.tagged.withColumn(ORIGINAL, original).persist(), ingested.types)
     try:
         return reconcile(kept, write(kept))
     finally:

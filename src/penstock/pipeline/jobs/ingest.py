@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.commits import EVENTS as EVENTS
 from penstock.pipeline.commits import QUARANTINED as QUARANTINE
-from penstock.pipeline.frames import quoted, transit_schema
+from penstock.pipeline.frames import EARLIEST, ID, SOURCE, TIME, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.ingest.formats import Seen
 from penstock.pipeline.ingest.ingest import (
@@ -23,6 +23,7 @@ from penstock.pipeline.ingest.ingest import (
     files_lacking,
     ingest_envelopes,
     ingest_table,
+    once,
     read_csv,
     read_lines,
     read_parquet,
@@ -31,10 +32,17 @@ from penstock.pipeline.ingest.ingest import (
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, ROW
-from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
+from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, commits, read_part, reading
 from penstock.pipeline.tables.addresses import RowSource, SinkRows
 from penstock.pipeline.tables.files import ParquetFolder
 from penstock.trust.event_types import VerifiedType
+
+LATEST: Final = "latest"
+"""The key in a commit for the time of its latest event, in microseconds since 1970, if events are compared."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COMPARED: Final = StructType(
+    [StructField(SOURCE, StringType()), StructField(ID, StringType()), StructField(TIME, TimestampType())]
+)
 
 
 class RecordSource(Protocol):
@@ -228,6 +236,8 @@ class Ingest:
 
     records: RecordSource
     clock: Callable[[], datetime]
+    #: compare events with each other, and in a stream with those of earlier batches within this time
+    dedupe: timedelta | None = None
     name: str = "ingest"
     parts: tuple[str, ...] = (EVENTS, QUARANTINE)
 
@@ -265,8 +275,9 @@ class Ingest:
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write both parts, and count the stored rows. Raises `FailedError` (`ingest.lost`)."""
-
         ingested = self.records.ingest(events, self.clock())
+        if self.dedupe is not None:
+            ingested = self._once(ingested, batch, output, self.dedupe)
 
         def store(part: str) -> Callable[[DataFrame], DataFrame]:
             def write(frame: DataFrame) -> DataFrame:
@@ -282,7 +293,31 @@ class Ingest:
         else:
             tally = store_ingest(ingested, keep, aside)
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
-        return {"counts": counts, "reasons": dict(tally.reasons)}
+        said: Said = {"counts": counts, "reasons": dict(tally.reasons)}
+        if self.dedupe is not None:
+            stored = read_part(output.spark, output.path, EVENTS, [batch], _COMPARED)
+            (row,) = stored.agg(F.max(F.unix_micros(quoted(TIME)))).collect()
+            said[LATEST] = row[0]
+        return said
+
+    def _once(self, ingested: Ingested, batch: int, output: Output, within: timedelta) -> Ingested:
+        """Compare events with each other and with those of earlier batches.
+
+        What is compared is what is stored and complete: a batch that is written again finds the same as before.
+        """
+        before = {number: said for number, said in commits(output.spark, output.path).items() if number < batch}
+        if not before:
+            return once(ingested)
+        # Batches without a time have no event, or are from before events were compared.
+        latest = {number: time for number, said in before.items() if isinstance(time := said.get(LATEST), int)}
+        earlier, since = list(before), EARLIEST
+        if latest:
+            span = within // timedelta(microseconds=1)
+            since = max(max(latest.values()) - span, EARLIEST)
+            # An event may come again with another time, so earlier ones are compared for as long again.
+            earlier = [number for number in before if latest.get(number, since) >= since - span]
+        stored = read_part(output.spark, output.path, EVENTS, earlier, _COMPARED)
+        return once(ingested, stored, _EPOCH + timedelta(microseconds=since))
 
     def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
         """Return the events."""

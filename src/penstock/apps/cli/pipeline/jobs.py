@@ -1,5 +1,6 @@
 """The commands of `penstock pipeline` that run jobs on Spark."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -45,7 +46,7 @@ from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import AtOption, NamesOption, ShelfOptions
+from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
@@ -75,6 +76,13 @@ class _Ingest:
         "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of files."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
+    dedupe: float | None = option(
+        "--dedupe",
+        type=Duration(unit="m", above=0),
+        metavar="DURATION",
+        help="Put events aside whose source and id were there before. A stream compares those of this time, such as "
+        "10m, and puts older events aside too (default: events are not compared).",
+    )
     job: TableJobOptions
     engine: str = engine_option()
     output: str = output_option()
@@ -106,7 +114,9 @@ def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
         )
     how = options.job.run()
     path, table = (None, None) if options.source is None else how.source(options.source)
-    return run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages, table=table), how)
+    job = ingest_job(session, path=path, types=types, bound=bound, messages=messages, table=table)
+    dedupe = None if options.dedupe is None else timedelta(seconds=options.dedupe)
+    return run_job(replace(job, dedupe=dedupe), how)
 
 
 @option_class
