@@ -131,6 +131,8 @@ class ActivateRole(RoleRecord):
     session: str
     role: str
     arguments: tuple[Annotated[Scalar, _SCALAR], ...] = ()
+    #: other sessions of the same principal, whose active roles can be prerequisites too
+    beside: Annotated[tuple[str, ...], OMITTED] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +565,15 @@ class RoleEngine:
         """Return the active roles of a principal in all its sessions."""
         return tuple(self._records[self.domain, record] for record in self._active.get(principal, ()))
 
+    def mentions(self, principal: Principal) -> bool:
+        """Return whether a principal has a credential, or is an argument of a look-up that is true."""
+        written = str(principal)
+        return any((principal, key) in self._held for key in self._declared) or any(
+            (name, place, written) in self._true
+            for name, declared in self._facts.items()
+            for place in range(len(declared.parameters))
+        )
+
     def fact(self, name: str, arguments: tuple[Value, ...] = ()) -> Scalar:
         """Return the value of a fact, or None if it is unknown."""
         return self._known.get((name, arguments)) if arguments else self._values.get(name)
@@ -670,6 +681,16 @@ class RoleEngine:
         effects.record = commit(effects)
         return effects.outcome()
 
+    def retract(self, issuer: Principal, record: str) -> None:
+        """Undo that a credential of another domain was accepted, as if nobody had presented it; others may rely on it.
+
+        Raises `RefusedError` (`role.no-record`).
+        """
+        found = self._records.get((issuer, record))
+        if found is None or issuer == self.domain:
+            raise _no_record(record)
+        self._end([(found, "it was only tried")], _Effects())
+
     def fold(self, changes: Iterable[tuple[datetime, RoleChange]]) -> None:
         """Apply changes at their times, ignoring what they cause. Raises as `apply`."""
         for now, change in changes:
@@ -727,7 +748,10 @@ class RoleEngine:
         for same in self._matching(session.principal, (CredentialKind.ROLE, self.domain, change.role), wanted):
             if same.session == change.session:
                 return lambda _effects: same
-        found = next(self.ways(change.session, change.role, wanted), None)
+        for other in change.beside:
+            if self._session_of(other).principal != session.principal:
+                raise RefusedError("role.session", f"session `{other}` is another principal's")
+        found = next(self.ways(change.session, change.role, wanted, change.beside), None)
         if found is None:
             raise RefusedError(
                 "role.denied",
@@ -917,11 +941,11 @@ class RoleEngine:
     # Search for a way to activate a role.
 
     def ways(
-        self, session: str, role: str, wanted: tuple[Scalar, ...]
+        self, session: str, role: str, wanted: tuple[Scalar, ...], beside: tuple[str, ...] = ()
     ) -> Iterator[tuple[ActivationRule, tuple[Value, ...], tuple[RelianceRecord, ...]]]:
         """Yield each way to activate a role now: the rule, the role's arguments, and what would be relied on.
 
-        Raises `LimitError` (`role.search`), `RefusedError` (`role.session`).
+        `beside` is as in `ActivateRole`. Raises `LimitError` (`role.search`), `RefusedError` (`role.session`).
         """
         principal = self._session_of(session).principal
         budget = [SEARCH_STEPS]
@@ -933,7 +957,7 @@ class RoleEngine:
             ):
                 continue
             ordered = sorted(enumerate(rule.conditions), key=lambda pair: isinstance(pair[1], WhereCondition))
-            for found, relied in self._satisfy(ordered, binding, (session, principal), budget):
+            for found, relied in self._satisfy(ordered, binding, (session, principal, beside), budget):
                 arguments = tuple(_ground(term, found) for term in rule.arguments)
                 if None not in arguments:
                     in_order = tuple(one for _, one in sorted(relied.items()))
@@ -943,7 +967,7 @@ class RoleEngine:
         self,
         conditions: list[tuple[int, RoleCondition]],
         binding: Binding,
-        where: tuple[str, Principal],
+        where: tuple[str, Principal, tuple[str, ...]],
         budget: list[int],
     ) -> Iterator[tuple[Binding, dict[int, RelianceRecord]]]:
         if not conditions:
@@ -963,14 +987,19 @@ class RoleEngine:
                 yield rest, {place: relied, **others}
 
     def satisfied(
-        self, condition: RoleCondition, binding: Binding, session: str, principal: Principal
+        self,
+        condition: RoleCondition,
+        binding: Binding,
+        session: str,
+        principal: Principal,
+        beside: tuple[str, ...] = (),
     ) -> Iterator[tuple[Binding, SupportKey]]:
         """Yield each way in which one condition is satisfied: the variables with it, and what it relies on."""
         match condition:
             case CredentialCondition():
                 for record in self._matching(principal, self._key(condition), _known(condition.arguments, binding)):
                     # A prerequisite role of this domain is active in the same session.
-                    if record.session in ("", session):
+                    if record.session in ("", session, *beside):
                         found = _unified(condition.arguments, record.arguments, binding)
                         if found is not None:
                             yield found, record.support

@@ -100,7 +100,7 @@ class Recorder(Component):
 
 def recorder(fabric: Fabric, name: str, of_kind: str, clock: Clock | None = None, **changed: Any) -> Recorder:
     """Return a component of the kind that has such roles; its name is its id, and gives its key."""
-    named = {one: changed.pop(one) for one in ("note", "key") if one in changed}
+    named = {one: changed.pop(one) for one in ("note", "key", "beside") if one in changed}
     values: dict[str, Any] = {
         "domain": "bank",
         "id": name,

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,9 +23,11 @@ from tests.authority.components.kit import (
 )
 from tests.budget import examples
 
+from penstock.authority.components.administration import registry
 from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.exchange.samples import PolicyText
 from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.fabric.limits import FABRIC_BYTES
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import Appoint, SetFact
 from penstock.testing.fabric_suite import ManualClock
@@ -40,7 +43,7 @@ async def settle() -> None:
 
 
 def state_of(one: AdministrationComponent) -> dict[str, Any]:
-    registry = one.registry
+    known = one.registry
     members = {
         name: (
             member.certificate.record,
@@ -48,16 +51,20 @@ def state_of(one: AdministrationComponent) -> dict[str, Any]:
             member.certificate.topics,
             member.certificate.since,
         )
-        for name, member in registry.members.items()
+        for name, member in known.members.items()
     }
     return {
-        "number": registry.number,
+        "number": known.number,
         "members": members,
-        "table": registry.table,
-        "waiting": {number: progress.waiting for number, progress in registry.progress.items()},
-        "finished": registry.finished,
-        "endings": registry.endings,
-        "roles": sorted((one.session, one.name) for one in registry.engine.records() if one.session),
+        "table": known.table,
+        "waiting": {number: progress.waiting for number, progress in known.progress.items()},
+        "finished": known.finished,
+        "endings": known.endings,
+        "last_ended": known.last_ended,
+        "replaced": known.replaced,
+        "keys": known.key_numbers,
+        "digest": known.digest,
+        "roles": sorted((one.session, one.name) for one in known.engine.records() if one.session),
     }
 
 
@@ -199,6 +206,58 @@ def test_a_reconfiguration_that_no_fabric_carries_is_refused_before_anything_hap
             with pytest.raises(LimitError, match=r"component\.limit"):
                 await p.reconfigure({"DR(1)": msgspec.structs.replace(TABLE["DR(1)"], policies=(large,))})
             assert (p.registry.number, p.registry.table["DR(1)"]) == (1, TABLE["DR(1)"])
+
+    run(test)
+
+
+def _members(one: AdministrationComponent, like: str, many: int) -> None:
+    """Let a domain have many more members, which are like one of them."""
+    member = one.registry.members[like]
+    for number in range(many):
+        certificate = replace(member.certificate, id=f"ghost{number}", record=f"ghost{number}.1")
+        one.registry.members[certificate.id] = replace(member, certificate=certificate)
+
+
+def _many_members(many: int) -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*NAMES, topic_secret=bytes(32))
+        async with pap(fabric, chosen, clock, note=notes.append) as p, recorder(fabric, "pdp1", "DR(1)", clock) as pdp:
+            _members(p, "pdp1", many)
+            # New topics-lists, hence new certificates and new topic keys for all.
+            await p.reconfigure({"DR(1)": msgspec.structs.replace(TABLE["DR(1)"], write=("APDP_1", "DREP_1"))})
+            samples = await fabric.state("bank-RPDP_1")
+            assert len(samples) > many * 1_000 / FABRIC_BYTES
+            await clock.advance(1.1)
+            await settle()
+            assert pdp.certificate is not None
+            assert pdp._keys is not None
+            assert (pdp.number, pdp.certificate.since, pdp._keys.number) == (2, 2, 2)
+
+    run(test, patience=300)
+
+
+def test_a_reconfiguration_for_many_members_is_announced_in_parts() -> None:
+    _many_members(1_500)
+
+
+@pytest.mark.long
+def test_a_topic_can_have_5000_members() -> None:
+    _many_members(5_000)
+
+
+def test_what_would_be_too_many_members_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "RECONFIGURATION_SAMPLES", 3)
+
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*NAMES, topic_secret=bytes(32))
+        async with pap(fabric, chosen, clock, note=notes.append) as p, recorder(fabric, "pdp1", "DR(1)", clock):
+            _members(p, "pdp1", 900)
+            with pytest.raises(RefusedError) as caught:
+                await recorder(fabric, "pdp2", "DR(1)", clock).join()
+            assert caught.value.fields["reason"] == "component.limit"
+            with pytest.raises(LimitError, match=r"component\.limit"):
+                await p.reconfigure({"DR(1)": msgspec.structs.replace(TABLE["DR(1)"], write=("APDP_1",))})
+            assert (p.registry.number, p.registry.progress) == (1, {})
 
     run(test)
 

@@ -27,6 +27,7 @@ from penstock.authority.components.exchange.samples import (
     DecisionReply,
     DecisionRequest,
     Departure,
+    DomainCheckpoint,
     FieldValue,
     InformationField,
     InformationReply,
@@ -99,9 +100,13 @@ EXAMPLES: Final[tuple[tuple[str, SampleContent], ...]] = (
             rekey=True,
         ),
     ),
-    ("RPEP_1", Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",), {"pep1": b"sealed"})),
+    (
+        "RPEP_1",
+        Reconfiguration(2, 7.5, {"ER(1)": ROW}, {"pep1": b"rc"}, ("pep1",), {"pep1": b"sealed"}, 2, 3, 5),
+    ),
     ("RPDP_3", BaseTime(2, 8.25)),
-    ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"}, {"pdp9": SILENT})),
+    ("RPDP_3", Withdrawal({"pdp9": "12", "pdp1": "3"}, {"pdp9": SILENT}, {"pdp2": 4})),
+    ("CONF_1", DomainCheckpoint(1, 2, 9, b"state")),
     ("APEP_1", AppliedTime(2, 8.25)),
     ("SPOL_1", Departure()),
     ("QPDP_1", RequiredNames(("resource/owner",))),
@@ -215,6 +220,9 @@ def test_junk_is_malformed(junk: bytes) -> None:
         sample(configuration=-1),
         sample("DREQ_0"),
         sample("JOIN_1", JoinRequest(b"short", "PEP", "ER(1)")),
+        sample("RPEP_1", Reconfiguration(2, 7.5, part=2)),
+        sample("RPEP_1", Reconfiguration(2, 7.5, part=0)),
+        sample("CONF_1", DomainCheckpoint(1, 1_001, 9, b"")),
         sample("CONF_1", Configuration("bank", "pep1", 1)),
         sample("CONF_1", Configuration("bank", "pep1", 1, b"rc", refusal="role.denied")),
         sample("CONF_1", Configuration("bank", "pep1", 1, b"rc", budgets=(1.0, 1.0, 2.0))),
@@ -259,9 +267,9 @@ def verifier() -> ComponentCertificates:
 
 def test_a_certificate_is_verified_once() -> None:
     data, checks = certificate(), verifier()
-    assert not checks.knows(data)
+    assert checks.known(data) is None
     found = checks.verify(data, NOW)
-    assert checks.knows(data)
+    assert checks.known(data) is found
     assert checks.verify(data, NOW) is found
     assert (found.principal, found.role_name) == (PEP.principal, "ER(1)")
     assert found.may_write(next(iter(LIST.write)))

@@ -250,6 +250,82 @@ async def test_a_newcomer_on_a_new_topic_does_not_believe_roles_that_have_ended(
 
 
 @world
+async def test_a_newcomer_on_a_new_topic_does_not_believe_certificates_that_were_replaced(w: World) -> None:
+    night = msgspec.structs.replace(TABLE["ER(1)"], read=("RPEP_2", "DREP_1"))
+    narrow = msgspec.structs.replace(TABLE["DR(1)"], write=("APDP_1", "QPDP_1"))
+    async with w.pap(*NAMES, ("pep2", "ER(2)")) as p, w.component("pdp1", "DR(1)") as pdp:
+        old = pdp.configuration.certificate
+        for row in ({"DR(1)": narrow}, {"ER(2)": night}):
+            await p.reconfigure(row)
+            await w.clock.advance(2)
+            await w.settle()
+        async with w.component("pep2", "ER(2)") as pep:
+            await w.settle()
+            reply = DecisionReply("bank", "pep2", 7, QUESTION.digest, AnswerEffect.PERMIT)
+            await w.forge("DREP_1", reply, key_of("pdp1"), old, id="pdp1", configuration=3)
+            assert (pep.seen, pep.counts) == ([], {"component.withdrawn": 1})
+
+
+@world
+async def test_a_required_name_that_was_written_again_by_another_does_not_count(w: World) -> None:
+    async with w.pap(*NAMES, levels=TopicLevels(lease=6)):
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.write(TopicKind.QPEP, RequiredNames(("account/read",)))
+        (first,) = await w.fabric.state("bank-QPEP_1")
+        for _ in range(10):
+            await w.clock.advance(2)
+        async with w.component("pdp1", "DR(1)") as late:  # it lives, and says so
+            await w.settle()
+            assert [one.record for one in late.seen] == [RequiredNames(("account/read",))]
+        for task in list(pep._tasks):  # it crashes
+            task.cancel()
+        await w.clock.advance(9)
+        async with await w.fabric.publisher("bank-QPEP_1") as stranger:
+            await stranger.publish(first.data, key=first.key)
+            async with w.component("pdp2", "DR(1)") as newcomer:
+                await w.settle()
+                assert (newcomer.seen, newcomer.counts) == ([], {"component.late": 1})
+        await pep.close()
+
+
+ACTIVE_ROLES: Final = """
+role ER(n: integer);
+fact admitted(who: principal, role: string, n: integer);
+activate ER(1) if fact admitted(principal, 'ER', 1) *;
+activate ER(2) if role ER(1) *;
+"""
+
+
+@world
+async def test_roles_that_a_principal_has_active_count_as_prerequisites(w: World) -> None:
+    table = {**TABLE, "ER(2)": TABLE["ER(1)"]}
+    async with w.pap(("pep1", "ER(1)"), roles=ACTIVE_ROLES, table=table) as p:
+        first = w.component("pep1", "ER(1)")
+        await first.join()
+        for beside, key, reason in (
+            ((), "pep1", "role.denied"),
+            ((first,), "thief", "component.certificate"),
+        ):
+            with pytest.raises(RefusedError) as caught:
+                await w.component("pep1b", "ER(2)", key=key_of(key), beside=beside).join()
+            assert caught.value.fields["reason"] == reason
+            await w.clock.advance(1)
+        second = w.component("pep1b", "ER(2)", key=key_of("pep1"), beside=(first,))
+        await second.join()
+        assert second.certificate.role_name == "ER(2)"
+        # One component has one role at a time.
+        await w.clock.advance(1)
+        with pytest.raises(RefusedError) as caught:
+            await w.component("pep1", "ER(2)", key=key_of("pep1"), beside=(first,)).join()
+        assert caught.value.fields["reason"] == "component.role-needed"
+        # What a role rests on ends, and so does the role.
+        await first.leave()
+        await w.settle()
+        assert ([error.code for error in second.ends], p.registry.members) == (["component.role-lost"], {})
+
+
+@world
 async def test_a_role_ends_with_what_it_relies_on(w: World) -> None:
     async with w.pap(*NAMES) as p, w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)"):
         fact = admitted("pep1", "ER(1)")
@@ -370,7 +446,7 @@ async def test_a_request_to_join_that_cannot_be_read_does_not_stop_a_pap(w: Worl
         admit = p.registry._admit
         p.registry._admit = lambda sample, *more: 1 / 0 if sample.id == "other" else admit(sample, *more)
         await w.forge("JOIN_1", requests[0], STRANGER, b"", id="other", number=9, configuration=0)
-        assert w.notes[-1].fields["reason"] == "component.sample"
+        assert w.notes[-1].fields["reason"] == "component.internal"
         async with w.component("pep1", "ER(1)"):
             assert [*p.registry.members] == ["pep1"]
 
@@ -918,6 +994,85 @@ def test_only_an_administrator_can_be_a_pap() -> None:
         World().pap(key=STRANGER)
 
 
+class OtherClock:
+    """A clock that differs from that of the others."""
+
+    def __init__(self, clock: Any, seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+
+    def now(self) -> float:
+        return float(self.clock.now() + self.seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
+
+
+@world
+async def test_a_pap_that_starts_again_with_a_clock_that_went_back_is_heard(w: World) -> None:
+    first = w.pap(*NAMES)
+    await first.join()
+    async with w.component("pdp1", "DR(1)") as pdp:
+        await first.reconfigure({"DR(1)": OTHER_PDP})
+        await w.clock.advance(1.1)
+        await w.settle()
+        await first.leave()
+        again = pap(w.fabric, administration(*NAMES), OtherClock(w.clock, -1.5), note=w.notes.append)
+        async with again:
+            await again.reconfigure({"DR(1)": TABLE["DR(1)"]})
+            await w.clock.advance(3)
+            await w.settle()
+            assert (pdp.number, w.codes) == (3, [])
+
+
+@world
+async def test_two_paps_with_one_id_are_reported_and_both_are_heard(w: World) -> None:
+    async with w.pap(*NAMES) as first, w.component("pdp1", "DR(1)") as pdp:
+        await w.clock.advance(11)
+        async with pap(w.fabric, administration(*NAMES, strength=2), w.clock, note=w.notes.append) as twin:
+            await twin.reconfigure({"DR(1)": OTHER_PDP})
+            await w.clock.advance(2)
+            await w.settle()
+            assert (pdp.number, first.registry.number, w.codes) == (2, 2, ["component.id-taken"])
+
+
+@world
+async def test_a_pap_whose_clock_is_behind_does_nothing_until_it_is_right(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pdp1", "DR(1)"):
+        pass
+    slow = OtherClock(w.clock, -60)
+    async with pap(w.fabric, administration(*NAMES, id="pap2"), slow, key=SECOND_PAP_KEY, note=w.notes.append) as late:
+        joining = waited_for(w.component("pep1", "ER(1)").join())
+        await w.settle()
+        assert (late.owns, late.registry.members, "component.clock" in w.codes) == (False, {}, True)
+        slow.seconds = 0
+        await w.clock.advance(11)
+        await w.settle()
+        assert (late.owns, [*late.registry.members], joining.done()) == (True, ["pep1"], True)
+
+
+@world
+async def test_a_pap_declares_only_topics_that_are_new(w: World) -> None:
+    async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)"):
+        declared: list[str] = []
+        declare = w.fabric.declare
+
+        async def counting(topic: str, qos: Any) -> None:
+            declared.append(topic)
+            await declare(topic, qos)
+
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr(w.fabric, "declare", counting)
+        fact = admitted("pep1", "ER(1)")
+        await p.change_roles([SetFact(fact.fact, True, fact.arguments)])
+        await w.settle()
+        assert declared == []
+        await p.reconfigure({"LR(2)": msgspec.structs.replace(TABLE["LR(1)"], write=("APLP_2",))})
+        await w.settle()
+        assert declared == ["bank-APLP_2"]
+        monkeypatch.undo()
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Across domains.
 
@@ -961,3 +1116,31 @@ async def test_a_role_in_another_domain_ends_with_the_role_that_it_rests_on(w: W
         with pytest.raises(RefusedError) as caught:
             await guest.join()
         assert caught.value.fields["reason"] == "role.revoked"
+
+
+@world
+async def test_a_refused_request_to_join_leaves_nothing_in_the_role_engine(w: World) -> None:
+    shop = administration(
+        domain="shop",
+        administrators=frozenset({STRANGER.principal}),
+        roles=PARTNER_ROLES,
+        table={"GR(1)": TABLE["DR(1)"], "GR(2)": TABLE["DR(1)"]},
+        founding=(),
+        partners={"bank": frozenset({PAP_KEY.principal, SECOND_PAP_KEY.principal})},
+    )
+    async with (
+        w.pap(*NAMES),
+        pap(w.fabric, shop, w.clock, key=STRANGER, note=w.notes.append) as partner,
+        w.component("pdp1", "DR(1)") as pdp,
+    ):
+        shown = pdp.configuration.certificate
+        changed = {"domain": "shop", "administrators": frozenset({STRANGER.principal})}
+        image = partner.registry.engine.image()
+        for role, certificates in (("GR(2)", (shown,)), ("GR(1)", (shown, b"junk"))):
+            with pytest.raises(RefusedError, match=r"component\.rejected"):
+                await w.component("pdp1", "DR(1)", role=role, certificates=certificates, **changed).join()
+            await w.clock.advance(1)
+            now = partner.registry.engine.image()
+            assert (now.records, now.sessions, now.revoked) == (image.records, image.sessions, image.revoked)
+        async with w.component("pdp1", "DR(1)", role="GR(1)", certificates=(shown,), **changed):
+            assert [*partner.registry.members] == ["pdp1"]

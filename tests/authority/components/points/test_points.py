@@ -549,11 +549,11 @@ def test_who_was_only_slow_is_read_again() -> None:
             pdp = await made.pdp()
             pep = await made.pep()
             (asking,) = [one for topic, one in pep._publishers.items() if topic.kind is TopicKind.QPEP]
-            alive, asking.alive = asking.alive, quiet_alive  # type: ignore[method-assign]  # it is slow
+            publish, asking.publish = asking.publish, quiet_publish  # type: ignore[method-assign]  # it is slow
             await made.clock.advance(4.0)
             await settle()
             assert pdp.dependencies.read == frozenset()
-            asking.alive = alive  # type: ignore[method-assign]  # and back
+            asking.publish = publish  # type: ignore[method-assign]  # and back
             await made.clock.advance(1.0)
             await settle()
             assert pdp.dependencies.read == {("bank", "pep1")}
@@ -563,7 +563,7 @@ def test_who_was_only_slow_is_read_again() -> None:
     run(scenario)
 
 
-async def quiet_alive() -> None:
+async def quiet_publish(*_: Any, **_named: Any) -> None:
     """Say nothing."""
 
 

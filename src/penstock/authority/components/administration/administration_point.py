@@ -11,6 +11,10 @@ CONF after the lease, catches up, and goes on.
 
 The ends of roles are written to CONF under a key of their own, which PAPs of partner domains read: roles there that
 rest on them end too.
+
+JOIN, CONF, R* and A* keep all samples. The owner of CONF discards requests to join that are answered or were too many
+(see `admission`). From time to time it writes the whole state of the domain to CONF, and what newcomers must know to
+R*, and discards what was there before the last time.
 """
 
 import asyncio
@@ -18,9 +22,15 @@ import secrets
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Self
+from itertools import islice
+from typing import Any, Final, Self, TypeAlias
 
-from penstock.authority.components.administration.registry import AdministrationSettings, DomainRegistry
+from penstock.authority.components.administration.admission import JoinAdmission
+from penstock.authority.components.administration.registry import (
+    ENDED_TOGETHER,
+    AdministrationSettings,
+    DomainRegistry,
+)
 from penstock.authority.components.exchange.certificates import administrator_certificate
 from penstock.authority.components.exchange.reports import CauseReports
 from penstock.authority.components.exchange.samples import (
@@ -32,17 +42,22 @@ from penstock.authority.components.exchange.samples import (
     ComponentSample,
     Configuration,
     Departure,
+    DomainCheckpoint,
+    JoinRequest,
     PolicyApplied,
     ReconfigurationPlan,
     RoleConfiguration,
     SampleContent,
     SpecifiedPolicy,
     Withdrawal,
+    join_id,
+    read_sample,
     sample_bytes,
     sample_key,
 )
 from penstock.authority.components.exchange.topic_keys import FIXED_NUMBER
 from penstock.authority.components.exchange.topics import (
+    COMPACTED,
     REPLIES,
     REQUESTS,
     WATCHED,
@@ -57,10 +72,11 @@ from penstock.authority.components.exchange.verification import RoutineRefusedEr
 from penstock.authority.components.points.component import STARVED, starved
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.codec.sexp import canonical
-from penstock.crypto import Signer
-from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.crypto import PublicKey, Signer
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
 from penstock.fabric.envelope import MICROSECONDS
+from penstock.fabric.limits import FABRIC_HISTORY
 from penstock.fabric.port import LEASE
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import in_background, report
@@ -72,6 +88,12 @@ _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
 _SPOL: Final = TopicInstance(TopicKind.SPOL)
 _APOL: Final = TopicInstance(TopicKind.APOL)
+#: requests to join that are discarded together, and the seconds after which fewer are
+JOINS_DISCARDED: Final = 1_000
+JOIN_KEPT: Final = 1.0
+#: samples of an A* topic that are kept if components have a lease
+A_KEPT: Final = FABRIC_HISTORY // 4
+ConfContent: TypeAlias = Configuration | ReconfigurationPlan | Withdrawal | BaseTime | DomainCheckpoint
 
 
 class AdministrationComponent:
@@ -102,7 +124,8 @@ class AdministrationComponent:
         self._clock = clock or SystemClock()
         self._random = random
         self._note = CauseReports(note, self.now)
-        self._certificate = administrator_certificate(key, settings.domain, settings.id)
+        run = f"run-{random(8).hex()}"
+        self._certificate = administrator_certificate(key, settings.domain, settings.id, run)
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
         self._partners = {
             name: SampleVerifier(name, who, settings.levels.lifespan) for name, who in settings.partners.items()
@@ -111,8 +134,23 @@ class AdministrationComponent:
         self._owned: Publisher | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
         self._readers: dict[str, TopicSubscription] = {}
-        #: topics whose named instances were made
-        self._instances: set[TopicInstance] = set()
+        #: topics that were declared, with their named instances, and the rows of the table that this was done for
+        self._declared: set[TopicInstance] = set()
+        self._followed: dict[str, RoleConfiguration] = {}
+        self._admission = JoinAdmission()
+        #: the last samples of JOIN and A* that were handled, and how many requests to join since some were discarded
+        self._handled: dict[TopicInstance, Sample] = {}
+        self._joins = 0
+        self._heard: Counter[TopicInstance] = Counter()
+        #: samples since the last checkpoint
+        self._load = 0
+        #: the last sample of CONF, and the last one before the last checkpoint; the same of R* topics
+        self._conf_last: Sample | None = None
+        self._before: dict[TopicInstance, Sample] = {}
+        #: the time of a sample on CONF that is ahead of this PAP's clock: nothing is followed before
+        self._ahead: float | None = None
+        #: runs of PAPs with this id: this one, and those that were reported
+        self._twins = {run}
         self._lock = asyncio.Lock()
         self._last_number = 0
         self._timer: asyncio.Task[None] | None = None
@@ -131,6 +169,13 @@ class AdministrationComponent:
 
     async def policy_specified(self, sample: VerifiedSample) -> None:
         """Handle a policy that a PSP has specified."""
+
+    def extension(self) -> bytes:
+        """Return what an extension adds to a checkpoint."""
+        return b""
+
+    def extend(self, extension: bytes) -> None:
+        """Take over what an extension has added to a checkpoint. Raises `MalformedError`."""
 
     # ------------------------------------------------------------------------------------------------------------------
     # Start and end.
@@ -166,7 +211,9 @@ class AdministrationComponent:
             name = topic_name(partner, _CONF)
             await self._fabric.declare(name, qos_of(TopicKind.CONF, self.settings.levels))
             self._readers[name] = await self._fabric.subscribe(
-                name, keys=[WITHDRAWALS_KEY], callback=partial(self._guarded, partial(self._hear_partner, partner))
+                name,
+                keys=[WITHDRAWALS_KEY],
+                callback=partial(self._guarded, _CONF, partial(self._hear_partner, partner)),
             )
         await self._read(_JOIN, self._hear_join)
         await self._act()
@@ -200,11 +247,11 @@ class AdministrationComponent:
         leased = instance.kind in WATCHED and self.settings.levels.lease != FOREVER
         self._readers[name] = await self._fabric.subscribe(
             name,
-            callback=partial(self._guarded, callback),
+            callback=partial(self._guarded, instance, callback),
             on_writer=partial(self._watch, instance) if leased else None,
         )
 
-    async def _guarded(self, callback: Callback, sample: Sample) -> None:
+    async def _guarded(self, instance: TopicInstance, callback: Callback, sample: Sample) -> None:
         """Handle a sample; one that fails must not end the component."""
         try:
             await callback(sample)
@@ -212,20 +259,31 @@ class AdministrationComponent:
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the next sample must be read
             report(f"component {self.settings.id}", error)
+        if instance.kind in COMPACTED and instance != _CONF:
+            self._handled[instance] = sample
+            if instance == _JOIN:
+                self._joins += 1
+                self._discard_joins()
+            else:
+                self._load += 1
+                self._heard[instance] += 1
 
     async def _follow_table(self) -> None:
-        """Declare the topics of all roles, and read the apply times of their components."""
-        for row in list(self.registry.table.values()):
+        """Declare the topics of roles that have changed, and read the apply times of their components."""
+        for role, row in list(self.registry.table.items()):
+            if self._followed.get(role) is row:
+                continue
             topics, applied = row.topics, applied_topic(ComponentKind(row.kind))
-            for instance in sorted(topics.write | topics.read):
+            for instance in sorted((topics.write | topics.read) - self._declared):
                 await self._declare(instance)
-                if instance.kind in REQUESTS | REPLIES and instance not in self._instances:
+                if instance.kind in REQUESTS | REPLIES:
                     # Other components may have no right to make what a fabric needs for named instances.
                     name = topic_name(self.settings.domain, instance)
                     await (await self._fabric.publisher(name, instance=self.settings.id)).close()
-                    self._instances.add(instance)
                 if instance.kind is applied and topic_name(self.settings.domain, instance) not in self._readers:
                     await self._read(instance, partial(self._hear, instance))
+                self._declared.add(instance)
+            self._followed[role] = row
 
     # ------------------------------------------------------------------------------------------------------------------
     # What an administrator does.
@@ -282,12 +340,21 @@ class AdministrationComponent:
     # Samples.
 
     async def _hear_join(self, sample: Sample) -> None:
-        self.registry.request(self._verifier.verify_join(sample.data, _JOIN, sample.key, self.now()))
+        self._take_join(sample)
         await self._act()
+
+    def _take_join(self, sample: Sample) -> None:
+        """Take in a request to join, in the order of what it costs. Raises `PenstockError`."""
+        self._admission.check_size(sample.data)
+        asked = read_sample(sample.data).sample
+        if isinstance(asked.content, JoinRequest) and not self.registry.knows(asked):
+            principal = PublicKey(asked.content.key).principal
+            self._admission.take(principal, self.now(), known=self.registry.expects(principal))
+            self.registry.request(self._verifier.verify_join(sample.data, _JOIN, sample.key, self.now()))
 
     async def _hear_conf(self, sample: Sample) -> None:
         try:
-            self._follow(sample)
+            self._follow(sample, live=True)
         except RefusedError as error:
             if error.code == "component.copy":  # what this PAP has written, or read when it caught up
                 return
@@ -295,27 +362,66 @@ class AdministrationComponent:
         await self._follow_table()
         self._schedule()
 
-    def _follow(self, sample: Sample) -> None:
+    def _follow(self, sample: Sample, *, live: bool) -> None:
+        if self._ahead is not None:
+            return  # it is read again when this PAP catches up
         data = self.registry.opened(str(_CONF), sample.data)
-        found = self._verifier.verify(data, _CONF, sample.key, sample.writer, self.now())
-        if found.writer.id == self.settings.id:  # from before this process
-            self._last_number = max(self._last_number, found.number)
-        self._apply(found.record, found.time)
+        try:
+            found = self._verifier.verify(data, _CONF, sample.key, sample.writer, self.now())
+        except RefusedError as error:
+            if error.code == "component.late":
+                self._check_clock(data, sample)
+            raise
+        if live and found.writer.id == self.settings.id and found.writer.record not in self._twins:
+            self._twins.add(found.writer.record)
+            self._note(
+                RefusedError(
+                    "component.id-taken",
+                    f"another PAP runs as `{self.settings.id}`",
+                    hint="give each PAP of a domain an id of its own",
+                    component=self.settings.id,
+                )
+            )
+        self._apply(found.record, found.time, sample)
         self._wake()
 
-    def _apply(self, content: SampleContent, time: float) -> None:
-        if isinstance(content, Configuration | ReconfigurationPlan):
-            self.registry.follow(content, time)
-        elif isinstance(content, Withdrawal):
-            self.registry.announced(content.records)
+    def _check_clock(self, data: bytes, sample: Sample) -> None:
+        """Stop following CONF if a genuine sample there is from the future. Raises `RefusedError`."""
+        time = read_sample(data).sample.time
+        self._verifier.verify(data, _CONF, sample.key, sample.writer, time, again=True)
+        self._ahead = time
+        raise self._behind(time)
+
+    def _behind(self, time: float) -> RefusedError:
+        return RefusedError(
+            "component.clock",
+            f"the clock of `{self.settings.id}` is {time - self.now():.0f} s behind that of another PAP",
+            hint="set the clocks of all PAPs right; this one does nothing until then",
+        )
+
+    def _apply(self, content: SampleContent, time: float, sample: Sample | None) -> None:
+        """Follow a content of CONF, and remember where it is."""
+        if isinstance(content, DomainCheckpoint) and content.part == 1 and self._conf_last is not None:
+            self._before[_CONF] = self._conf_last
+        self._load = 0 if isinstance(content, DomainCheckpoint) else self._load + 1
+        self._conf_last = sample or self._conf_last
+        state = self.registry.follow(content, time)
+        if isinstance(content, Withdrawal):
             for component, record in content.records.items():
                 self._verifier.end(component, record, time)
-        elif isinstance(content, BaseTime):
-            self.registry.finish(content.number, content.time)
+        elif state is not None:
+            for component, record in state.last_ended.items():
+                self._verifier.end(component, record, time)
+            self.extend(state.extension)
 
     async def _hear(self, instance: TopicInstance, sample: Sample) -> None:
+        await self._take(instance, sample)
+        await self._act()
+
+    async def _take(self, instance: TopicInstance, sample: Sample, *, again: bool = False) -> None:
+        """Take in a sample of A* or SPOL. Raises `PenstockError`."""
         data = self.registry.opened(str(instance), sample.data)
-        found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
+        found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now(), again=again)
         record = found.record
         if instance.kind in WATCHED:
             self._written_by[instance, sample.writer] = found.writer.id, found.writer.record
@@ -328,8 +434,6 @@ class AdministrationComponent:
             self._changes.append((EndSession(found.writer.record), ""))
         elif isinstance(record, SpecifiedPolicy):
             await self.policy_specified(found)
-            return
-        await self._act()
 
     async def _hear_partner(self, partner: str, sample: Sample) -> None:
         found = self._partners[partner].verify(sample.data, _CONF, sample.key, sample.writer, self.now())
@@ -383,6 +487,9 @@ class AdministrationComponent:
                 if error.code == "fabric.not-owner":
                     self._owned = None
                     self._begin("waiting for CONF", self._look_again())
+                elif error.code == "component.clock":
+                    self._refuse(error)
+                    self._begin("waiting for the clock", self._look_again())
                 else:
                     self._refuse(error)
         self._wake()
@@ -398,6 +505,7 @@ class AdministrationComponent:
             or registry.endings
             or registry.overdue(self.now())
             or registry.rekey_due(self.now())
+            or (self._owned is not None and self._is_loaded())
             or any(progress.base is not None for progress in registry.progress.values())
         )
 
@@ -425,9 +533,9 @@ class AdministrationComponent:
         for join in list(registry.waiting.values()):
             try:
                 answer = registry.answer(join, self._key, self.now(), self._random)
-            except Exception as error:  # noqa: BLE001  # whatever it is, the others must be answered
-                report(f"component {self.settings.id}", error)
-                answer = registry.refusal(join, "component.sample")
+            except Exception as error:  # noqa: BLE001  # a fault of ours: the others must be answered
+                report(f"component {self.settings.id}: a request to join could not be decided", error)
+                answer = registry.refusal(join, "component.internal")
             if answer.refusal:
                 self._note(
                     RefusedError(
@@ -442,13 +550,17 @@ class AdministrationComponent:
             except LimitError as error:  # of too many policies; the others must not wait for it
                 self._refuse(error)
                 await self._commit(registry.refusal(join, error.code))
+            if self._is_loaded():
+                await self._compact()
         if registry.rekey_due(self.now()):
             number = registry.number + 1
             time = self.now() + self.settings.notice
             await self._commit(ReconfigurationPlan(number, time, reason="new topic keys", rekey=True))
             await self._announce(number)
-        if registry.endings:
-            ended = Withdrawal(dict(registry.endings), dict(registry.missed))
+        while registry.endings:
+            some = dict(islice(registry.endings.items(), ENDED_TOGETHER))
+            missed = {component: code for component, code in registry.missed.items() if component in some}
+            ended = Withdrawal(some, missed)
             await self._commit(ended)
             for instance in registry.reconfiguration_topics():
                 await self._write(instance, ended)
@@ -459,16 +571,74 @@ class AdministrationComponent:
                 await self._commit(BaseTime(number, base))
                 for instance in topics:
                     await self._write(instance, BaseTime(number, base))
+        if self._is_loaded():
+            await self._compact()
 
-    async def _announce(self, number: int) -> None:
-        for keys in [*self.registry.new_topic_keys(number, self._random)]:
+    async def _announce(self, number: int, only: TopicInstance | None = None) -> None:
+        for keys in [*self.registry.new_topic_keys(number, self._random)] if only is None else ():
             await self._write(_APOL, keys)
         for instance in sorted(self.registry.progress[number].opened):
             # A newcomer that reads this topic must know which certificates are over.
-            for records in self._verifier.ended():
-                await self._write(instance, Withdrawal(records))
-        for instance in self.registry.announced_topics(number):
-            await self._write(instance, self.registry.reconfiguration(number, instance, self._key, self._random))
+            for standing in self.registry.standing() if only is None else ():
+                await self._write(instance, standing)
+        for instance in self.registry.announced_topics(number) if only is None else [only]:
+            announcement = self._next_number(self.now())
+            for part in self.registry.reconfigurations(number, instance, self._key, self._random, announcement):
+                await self._write(instance, part)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Compaction.
+
+    def _is_loaded(self) -> bool:
+        return self._load > self.settings.compact_after + 4 * len(self.registry.members)
+
+    async def _compact(self) -> None:
+        """Write the state of the domain to CONF and R*, and discard what was there before the last time."""
+        handled = {} if self._changes else dict(self._handled)
+        if _CONF in self._before:
+            await self._discard(_CONF, self._before.pop(_CONF))
+        parts = self.registry.checkpoint(self._next_number(self.now()), self.extension())
+        for part in parts:
+            await self._commit(part)
+        for standing in self.registry.standing():  # for partner domains
+            await self._commit(Withdrawal(standing.records))
+        self._load = 0
+        leased = self.settings.levels.lease != FOREVER
+        for instance, sample in handled.items():
+            # The checkpoint has what followed from it. With a lease, it also says who writes there.
+            if instance != _JOIN and (not leased or self._heard[instance] > A_KEPT):
+                self._heard[instance] = 0
+                await self._discard(instance, sample)
+        for instance in self.registry.reconfiguration_topics():
+            last = self._publishers[instance].last if instance in self._publishers else None
+            for standing in self.registry.standing():
+                await self._write(instance, standing)
+            for number, progress in self.registry.progress.items():
+                if instance in progress.routes.values():
+                    await self._announce(number, instance)
+            if instance in self._before:
+                await self._discard(instance, self._before.pop(instance))
+            if last is not None:
+                self._before[instance] = last
+
+    async def _discard(self, instance: TopicInstance, through: Sample) -> None:
+        await self._fabric.discard(topic_name(self.settings.domain, instance), through)
+
+    def _discard_joins(self) -> None:
+        if self._owned is not None and not self.registry.waiting:
+            self._begin("discarding requests to join", self._discard_handled_joins())
+
+    async def _discard_handled_joins(self) -> None:
+        while self._joins:
+            if self._joins < JOINS_DISCARDED:
+                await self._clock.sleep(JOIN_KEPT)
+            if not self.owns or self.registry.waiting:
+                return
+            self._joins = 0
+            try:
+                await self._discard(_JOIN, self._handled[_JOIN])
+            except PenstockError as error:
+                self._refuse(error)
 
     async def _claim(self) -> None:
         """Claim CONF, catch up with what was written there, and announce what an earlier owner may not have announced.
@@ -481,19 +651,44 @@ class AdministrationComponent:
             topic_name(self.settings.domain, _CONF), strength=self.settings.strength
         )
         await self._catch_up()
+        if self._ahead is not None:
+            await self._give_up()
+            raise self._behind(self._ahead)
+        # What this PAP has read before it followed CONF so far may have meant nothing to it.
+        for instance in [one for one in self._declared if one.kind in COMPACTED]:
+            if topic_name(self.settings.domain, instance) in self._readers:
+                for sample in await self._fabric.state(topic_name(self.settings.domain, instance)):
+                    await self._again(instance, sample)
+        for sample in await self._fabric.state(topic_name(self.settings.domain, _JOIN)):
+            await self._again(_JOIN, sample)
         for number, progress in self.registry.progress.items():
             if progress.base is None or progress.rekeyed:  # nobody waits for PSPs, which need the keys too
                 await self._announce(number)
 
+    async def _again(self, instance: TopicInstance, sample: Sample) -> None:
+        try:
+            if instance == _JOIN:
+                self._take_join(sample)
+            else:
+                await self._take(instance, sample, again=True)
+        except PenstockError as error:
+            self.counts[error.code] += 1  # it is reported when it is read
+
+    async def _give_up(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            await owned.close()
+
     async def _catch_up(self) -> None:
+        self._ahead = None
         for sample in await self._fabric.state(topic_name(self.settings.domain, _CONF)):
             try:
-                self._follow(sample)
+                self._follow(sample, live=False)
             except PenstockError as error:
                 if error.code != "component.copy":
                     self._refuse(error)
 
-    async def _commit(self, content: Configuration | ReconfigurationPlan | Withdrawal | BaseTime) -> None:
+    async def _commit(self, content: ConfContent) -> None:
         """Write to CONF, and follow it here too. Raises `RefusedError` (`fabric.not-owner`)."""
         if self._owned is None:
             raise RefusedError("fabric.not-owner", "another PAP owns CONF")
@@ -504,6 +699,7 @@ class AdministrationComponent:
         except RefusedError:
             self._owned = None
             raise
+        written = self._owned.last
         # The same sample comes back, and is a copy then.
         try:
             self._verifier.verify(data, _CONF, sample_key(sample), b"", time)
@@ -511,32 +707,36 @@ class AdministrationComponent:
             if error.code == "component.copy":
                 return  # it came back before
             raise
-        self._apply(content, time)
+        self._apply(content, time, written)
 
     async def _write(self, instance: TopicInstance, content: SampleContent) -> None:
         publisher = self._publishers.get(instance)
         if publisher is None:
-            await self._declare(instance)
+            if instance not in self._declared:  # of a role that is gone
+                await self._declare(instance)
             name = topic_name(self.settings.domain, instance)
             publisher = self._publishers[instance] = await self._fabric.publisher(name, strength=self.settings.strength)
         data, sample = self._signed(instance, content, self.now())
         await publisher.publish(self._sealed(instance, content, data), key=sample_key(sample))
 
     def _sealed(self, instance: TopicInstance, content: SampleContent, data: bytes) -> bytes:
-        """Seal a sample, if the domain seals its topics; on CONF, only the plans of PAPs."""
+        """Seal a sample, if the domain seals its topics; on CONF, only the plans and the state of PAPs."""
         keys = self.registry.keys
-        if keys is None or (instance == _CONF and not isinstance(content, ReconfigurationPlan)):
+        if keys is None or (instance == _CONF and not isinstance(content, ReconfigurationPlan | DomainCheckpoint)):
             return data
         number = FIXED_NUMBER if instance == _CONF else self.registry.key_numbers[0]
         return keys.seal(str(instance), number, data, self._random)
 
     def _signed(self, instance: TopicInstance, content: SampleContent, time: float) -> tuple[bytes, ComponentSample]:
-        self._last_number = max(self._last_number + 1, round(time * MICROSECONDS))
-        settings = self.settings
+        settings, number = self.settings, self._next_number(time)
         sample = ComponentSample(
-            settings.domain, str(instance), settings.id, self._last_number, time, self.registry.number, content
+            settings.domain, str(instance), settings.id, number, time, self.registry.number, content
         )
         return sample_bytes(sample, self._certificate, self._key), sample
+
+    def _next_number(self, time: float) -> int:
+        self._last_number = max(self._last_number + 1, round(time * MICROSECONDS))
+        return self._last_number
 
     # ------------------------------------------------------------------------------------------------------------------
     # Time.
@@ -583,6 +783,9 @@ class AdministrationComponent:
 
     async def _look_again(self) -> None:
         await self._clock.sleep(LEASE + 1 / MICROSECONDS)
+        if self._owned is None and self.registry.waiting:  # the owner discards requests that it has dealt with
+            left = await self._fabric.state(topic_name(self.settings.domain, _JOIN))
+            self.registry.keep_waiting(set(map(_join_of, left)))
         await self._act()
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -593,6 +796,13 @@ class AdministrationComponent:
         task = in_background(f"{self.settings.id}: {name}", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _join_of(sample: Sample) -> bytes:
+    try:
+        return join_id(read_sample(sample.data).sample)
+    except MalformedError:
+        return b""
 
 
 def _written(changes: Iterable[RoleChange]) -> tuple[bytes, ...]:

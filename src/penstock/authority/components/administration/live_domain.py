@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.authority.components.administration.registry import AdministrationSettings, DomainRegistry
+from penstock.authority.components.administration.specification import specified_policies
 from penstock.authority.components.exchange.certificates import ComponentCertificate
 from penstock.authority.components.exchange.samples import (
-    BaseTime,
     Configuration,
+    DomainCheckpoint,
     PolicyText,
     ReconfigurationPlan,
     RoleConfiguration,
@@ -57,15 +58,14 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
         try:
             data = registry.opened(str(conf), sample.data)
             found = verifier.verify(data, conf, sample.key, sample.writer, now)
+            state = registry.follow(found.record, found.time)
             match found.record:
                 case Configuration() as answer:
-                    registry.follow(answer, found.time)
                     if answer.certificate:
                         missed.pop(answer.id, None)
                         certificate = registry.members[answer.id].certificate
                         roles[certificate.role_name] = registry.recorded_row(answer)
                 case ReconfigurationPlan() as plan:
-                    registry.follow(plan, found.time)
                     specified |= set() if plan.specified is None else {plan.specified.policy}
                     for role, row in plan.roles.items():
                         roles.pop(role, None)
@@ -73,11 +73,9 @@ async def read_live_domain(fabric: Fabric, settings: AdministrationSettings, now
                             roles[role] = row
                 case Withdrawal() as withdrawal:
                     missed |= {id_: (code, found.time) for id_, code in withdrawal.missed.items()}
-                    registry.announced(withdrawal.records)
-                case BaseTime() as base:
-                    registry.finish(base.number, base.time)
-                case _:
-                    refused += 1
+                case DomainCheckpoint() if state is not None:
+                    roles = dict(registry.table)
+                    specified |= specified_policies(state.extension)
         except PenstockError:
             refused += 1
     return LiveDomain(

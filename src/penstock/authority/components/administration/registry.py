@@ -3,13 +3,19 @@
 The state is a fold over what is on CONF, in order: answers to requests to join, and plans. Only the owner of CONF
 writes there, so all PAPs of a domain have the same state, and each of them can go on where another one stopped. Roles
 are those of `penstock.roles`: each member has a session, and the record of its certificate is the session's name.
+
+A checkpoint is the whole state on CONF, so that what was there before can be discarded. It has a digest of the samples
+that led to it: a PAP that has followed others takes over the state of the checkpoint.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
@@ -17,16 +23,23 @@ from penstock.authority.components.exchange.certificates import (
     ComponentCertificate,
     certificate_bytes,
     read_component_certificate,
+    record_number,
 )
 from penstock.authority.components.exchange.samples import (
+    CHECKPOINT_SAMPLES,
     MISSED,
+    RECONFIGURATION_SAMPLES,
+    BaseTime,
     ComponentSample,
     Configuration,
+    DomainCheckpoint,
     JoinRequest,
     NewTopicKeys,
     Reconfiguration,
     ReconfigurationPlan,
     RoleConfiguration,
+    SampleContent,
+    Withdrawal,
     join_id,
 )
 from penstock.authority.components.exchange.topic_keys import (
@@ -45,12 +58,14 @@ from penstock.authority.components.exchange.topics import (
     reconfiguration_topic,
 )
 from penstock.authority.components.exchange.topics_lists import parse_role, role_text
+from penstock.codec.limits import CodecLimits
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import FOREVER, RandomBytes
 from penstock.fabric.limits import FABRIC_BYTES
 from penstock.model.principals import Principal
+from penstock.model.values import Value
 from penstock.roles.credentials import accepted, read_role_certificate
 from penstock.roles.engine import (
     AcceptCredential,
@@ -59,9 +74,13 @@ from penstock.roles.engine import (
     EndSession,
     ForeignCredential,
     OpenSession,
+    RelianceRecord,
+    ReplacePolicy,
     RoleChange,
     RoleEngine,
+    RoleImage,
     RoleOutcome,
+    SetFact,
     change_from_sexp,
     change_to_sexp,
 )
@@ -70,13 +89,22 @@ from penstock.trust.validity import ALWAYS, Validity, earliest
 
 #: the topic that the state of a domain is on
 CONF: Final = f"{TopicKind.CONF}_1"
-#: requests to join that wait, and certificates in one of them
+#: requests to join that wait or whose answers are remembered, and certificates in one of them
 JOINS_WAITING: Final = 10_000
 JOIN_CERTIFICATES: Final = 32
-#: bytes of a certificate in a reconfiguration, without its topics
-CERTIFICATE_SIZE: Final = 700
-#: bytes of a topic key for one component there
-KEYS_SIZE: Final = 100
+#: ids that components of a domain have had, each of which is remembered
+COMPONENT_IDS: Final = 100_000
+#: base times that are remembered
+BASE_TIMES: Final = 1_000
+#: ends of roles in one sample
+ENDED_TOGETHER: Final = 1_000
+#: bytes of what one sample carries, beside certificates, signatures and seals
+SAMPLE_BYTES: Final = FABRIC_BYTES - (64 << 10)
+#: the most bytes of a certificate in a reconfiguration, of a component's sealed keys, and of a topic in each
+CERTIFICATE_SIZE: Final = 1_000
+KEYS_SIZE: Final = 200
+TOPIC_SIZE: Final = 50
+_IMAGE: Final = CodecLimits(sexp_bytes=256 << 20, sexp_nodes=64 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +134,8 @@ class AdministrationSettings:
     topic_secret: bytes = field(default=b"", repr=False)
     #: seconds after the end of a role in which topic keys change
     rekey_within: float = 60.0
+    #: samples on CONF and A* topics after which the owner of CONF writes a checkpoint, and four for each component
+    compact_after: int = 1_000
 
     def __post_init__(self) -> None:
         check_component_name(self.domain)
@@ -155,6 +185,47 @@ class ReconfigurationProgress:
         return None if self.waiting else min(self.applied.values(), default=self.plan.expected)
 
 
+class StoredProgress(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `ReconfigurationProgress` in a checkpoint."""
+
+    plan: ReconfigurationPlan
+    routes: dict[str, str]
+    replaced: tuple[str, ...]
+    removed: tuple[str, ...]
+    waiting: tuple[str, ...]
+    opened: tuple[str, ...]
+    rekeyed: bool
+    applied: dict[str, float]
+
+
+class RegistryState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The state of a domain's PAPs, as a checkpoint has it."""
+
+    #: of all samples of CONF that led to it
+    digest: bytes
+    time: float
+    number: int
+    #: rows of the table that reconfigurations have changed; None for those that have ended
+    changed: dict[str, RoleConfiguration | None]
+    #: by component: its certificate, without a signature, and its box key
+    members: dict[str, tuple[bytes, bytes]]
+    replaced: dict[str, int]
+    last_ended: dict[str, str]
+    endings: dict[str, str]
+    missed: dict[str, str]
+    progress: tuple[StoredProgress, ...]
+    finished: tuple[tuple[int, float], ...]
+    key_numbers: tuple[int, ...]
+    ended_with_keys: dict[str, str]
+    ended_at: float | None
+    partner_ended: tuple[tuple[str, str, str], ...]
+    #: the image of the role engine, and the facts and appointments that it began with
+    roles: bytes
+    founding: tuple[bytes, ...]
+    #: what extensions of a PAP know
+    extension: bytes = b""
+
+
 class DomainRegistry:
     """See the module."""
 
@@ -174,6 +245,17 @@ class DomainRegistry:
         self.missed: dict[str, str] = {}
         #: seconds in which this PAP did not run, and apply times may have waited for it unread
         self.excused = 0.0
+        #: by component: the record of its last role that has ended
+        self.last_ended: dict[str, str] = {}
+        #: by member: the configuration number before which its certificates have ended, if it got another one
+        self.replaced: dict[str, int] = {}
+        #: of all samples of CONF that led to this state
+        self.digest = b""
+        #: rows of the table that reconfigurations have changed
+        self._altered: dict[str, RoleConfiguration | None] = {}
+        #: apply times of reconfigurations that were not followed yet: by number and component
+        self._early: dict[int, dict[str, float]] = {}
+        self._parts: dict[int, DomainCheckpoint] = {}
         #: the source of topic keys, and the numbers of keys that components may still write under, in order
         self.keys = DerivedTopicKeys(settings.domain, settings.topic_secret) if settings.topic_secret else None
         self.key_numbers = [self.number]
@@ -181,8 +263,10 @@ class DomainRegistry:
         self._ended: dict[str, str] = {}
         self._ended_at: float | None = None
         self._now = 0.0
-        self._answered: set[bytes] = set()
-        self._partner_ended: set[tuple[Principal, str]] = set()
+        #: requests to join that were answered; the oldest are forgotten
+        self._answered: OrderedDict[bytes, None] = OrderedDict()
+        #: by administrator and component of a partner domain: the record of its last role that has ended there
+        self._partner_ended: dict[tuple[Principal, str], str] = {}
         names = {name: min(who) for name, who in settings.partners.items()}
         self.engine = RoleEngine(read_policy(settings.roles), min(settings.administrators), names)
         for change in settings.founding:
@@ -191,14 +275,35 @@ class DomainRegistry:
     # ------------------------------------------------------------------------------------------------------------------
     # Joining.
 
+    def knows(self, sample: ComponentSample) -> bool:
+        """Return whether a request to join waits, or was answered."""
+        known = join_id(sample)
+        return self._is_role_of(sample) or known in self._answered or known in self.waiting
+
+    def _is_role_of(self, sample: ComponentSample) -> bool:
+        """Return whether a member has its role by this request to join."""
+        member, request = self.members.get(sample.id), sample.content
+        return (
+            member is not None
+            and isinstance(request, JoinRequest)
+            and (member.certificate.record, member.certificate.key) == (self._session(sample), request.key)
+        )
+
+    def expects(self, principal: Principal) -> bool:
+        """Return whether the domain knows a principal: a fact or a credential names it, or it is a member."""
+        return self.engine.mentions(principal)
+
     def request(self, sample: ComponentSample) -> None:
         """Take in a verified request to join. Raises `RefusedError` (`component.flood`) if too many wait."""
-        known = join_id(sample)
-        if known in self._answered:
+        if self.knows(sample):
             return
         if len(self.waiting) >= JOINS_WAITING:
             raise RefusedError("component.flood", f"{JOINS_WAITING} requests to join wait already")
-        self.waiting[known] = sample
+        self.waiting[join_id(sample)] = sample
+
+    def keep_waiting(self, left: Collection[bytes]) -> None:
+        """Forget requests to join that are not on JOIN any more."""
+        self.waiting = {known: sample for known, sample in self.waiting.items() if known in left}
 
     def answer(self, sample: ComponentSample, key: Signer, now: float, random: RandomBytes) -> Configuration:
         """Decide about a request to join by the role policy, and return the answer. The state does not change."""
@@ -211,12 +316,17 @@ class DomainRegistry:
         """Return the refusal of a request to join."""
         return Configuration(self.settings.domain, sample.id, self.number, join=join_id(sample), refusal=code)
 
+    @staticmethod
+    def _session(sample: ComponentSample) -> str:
+        return f"{sample.id}.{sample.number}"
+
     def _admit(self, sample: ComponentSample, key: Signer, now: float, random: RandomBytes) -> Configuration:
         """Return the configuration of a newcomer.
 
-        (1) The role is in the table, for components of this kind. (2) The id is free, or the newcomer's own. (3) The
-        certificates that it shows are genuine. (4) A rule of the role policy is satisfied. (5) Where topics are sealed,
-        it has a key to which its topic keys can be sealed.
+        (1) The role is in the table, for components of this kind. (2) The id is free, or the newcomer's own, and the
+        request is newer than its last one. (3) The certificates that it shows are genuine. (4) A rule of the role
+        policy is satisfied. Roles that its principal has active as other components count too. (5) Reconfigurations
+        still fit into their samples. (6) Where topics are sealed, it has a key to which its topic keys can be sealed.
         """
         request = sample.content
         if not isinstance(request, JoinRequest):
@@ -228,22 +338,25 @@ class DomainRegistry:
         before = self.members.get(sample.id)
         if before is not None and before.certificate.key != request.key:  # (2)
             raise RefusedError("component.id-taken", f"another component is `{sample.id}`")
+        records = [self.last_ended.get(sample.id, ""), "" if before is None else before.certificate.record]
+        if sample.number <= max(map(record_number, records)):
+            raise RefusedError("component.copy", f"`{sample.id}` has joined later than this request says")
+        if sample.id not in self.last_ended and len(self.last_ended) >= COMPONENT_IDS:
+            raise LimitError("component.limit", f"{COMPONENT_IDS} ids were used", hint="use ids again")
         moment = datetime.fromtimestamp(now, UTC)
         principal = PublicKey(request.key).principal
         if len(request.certificates) > JOIN_CERTIFICATES:
             raise MalformedError("component.limit", f"more than {JOIN_CERTIFICATES} certificates")
         shown = [change for one in request.certificates for change in self._accept(one, moment)]  # (3)
-        session = f"{sample.id}.{sample.number}"
+        beside = tuple(map(partial(self._active_role, principal), request.active_roles[:JOIN_CERTIFICATES]))
+        session = self._session(sample)
         trial: list[RoleChange] = [*shown, OpenSession(session, principal)]
+        activate = ActivateRole(session, name, arguments, beside)
         self._advance(now)
-        for change in trial:
-            self.engine.apply(change)
-        try:
-            activate = ActivateRole(session, name, arguments)
-            self.engine.check(activate)  # (4)
-            _, found, relied = next(self.engine.ways(session, name, arguments))
-        finally:
-            self.engine.apply(EndSession(session))
+        found, relied = self._tried(trial, activate)  # (4)
+        own = [one for one in relied if before is not None and one.member and self._rests_on(one, before)]
+        if own:
+            raise RefusedError("component.role-needed", f"`{sample.id}` would lose the role that it needs for this one")
         home, until = self._home(one.key for one in relied if one.member)
         certificate = ComponentCertificate(
             key.principal,
@@ -259,9 +372,10 @@ class DomainRegistry:
             self.number,
             ALWAYS if until is None else Validity.between(None, until),
         )
+        self._check_size({}, JoinedComponent(certificate, request.box_key))  # (5)
         ended = [] if before is None else [EndSession(before.certificate.record)]
         levels = self.settings.levels
-        private = self._private(certificate, request.box_key, row, random)
+        private = self._private(certificate, request.box_key, row, random)  # (6)
         told, recorded = row, b""
         if self.keys is not None:
             told = RoleConfiguration(row.kind, (), ())
@@ -281,8 +395,47 @@ class DomainRegistry:
             private,
             recorded,
             join=join_id(sample),
-            role_changes=tuple(canonical(change_to_sexp(one)) for one in (*ended, *trial, activate)),
+            role_changes=tuple(canonical(change_to_sexp(one)) for one in (*trial, activate, *ended)),
         )
+
+    def _tried(
+        self, trial: Iterable[RoleChange], activate: ActivateRole
+    ) -> tuple[tuple[Value, ...], tuple[RelianceRecord, ...]]:
+        """Return the arguments of a role that could be activated, and what it would rely on. Nothing changes.
+
+        Raises as `RoleEngine.check`.
+        """
+        engine, undone = self.engine, list[tuple[Principal, str]]()
+        try:
+            for change in trial:
+                if isinstance(change, AcceptCredential):
+                    shown = change.credential
+                    if engine.record(shown.record, shown.issuer) is None:
+                        engine.apply(change)
+                        undone.append((shown.issuer, shown.record))
+                        continue
+                engine.apply(change)
+            engine.check(activate)
+            _, found, relied = next(engine.ways(activate.session, activate.role, activate.arguments, activate.beside))
+            return found, relied
+        finally:
+            if engine.session(activate.session) is not None:
+                engine.apply(EndSession(activate.session))
+            for issuer, record in undone:
+                engine.retract(issuer, record)
+
+    def _active_role(self, principal: Principal, data: bytes) -> str:
+        """Return the session of a role that a newcomer's principal has active. Raises `RefusedError`."""
+        shown = read_component_certificate(data)
+        member = self.members.get(shown.id)
+        if member is None or member.certificate.record != shown.record or shown.principal != principal:
+            raise RefusedError("component.certificate", f"`{shown.id}` does not show an active role of its own")
+        return shown.record
+
+    def _rests_on(self, relied: RelianceRecord, member: JoinedComponent) -> bool:
+        key = relied.key
+        record = self.engine.record(str(key[2])) if key[0] == "credential" and key[1] == self.engine.domain else None
+        return record is not None and record.session == member.certificate.record
 
     def _private(
         self, certificate: ComponentCertificate, box_key: bytes, row: RoleConfiguration | None, random: RandomBytes
@@ -334,7 +487,8 @@ class DomainRegistry:
                     return
                 issuer, record = self._partner(certificate.issuer, None), certificate.record
                 change = AcceptCredential(replace(accepted(certificate, now).credential, issuer=issuer))
-        if (issuer, record) in self._partner_ended:
+        ended = self._partner_ended.get((issuer, record.rpartition(".")[0]), "")
+        if record == ended or 0 <= record_number(record) <= record_number(ended):
             raise RefusedError("role.revoked", "the role has ended in its domain", hint="show another certificate")
         yield change
 
@@ -362,28 +516,42 @@ class DomainRegistry:
     # ------------------------------------------------------------------------------------------------------------------
     # The fold.
 
-    def follow(self, content: Configuration | ReconfigurationPlan, time: float) -> None:
-        """Take in what the owner of CONF has written. Raises what `RoleEngine.apply` raises."""
-        self._advance(time)
-        if isinstance(content, Configuration):
-            self._answered.add(content.join)
-            self.waiting.pop(content.join, None)
-            if content.refusal:
-                return
-            self._change(content.role_changes)
-            certificate = read_component_certificate(content.certificate)
-            self.members[content.id] = JoinedComponent(certificate, content.box_key)
-            return
-        self._change(content.role_changes, content.reason)
-        if content.number:
-            self._reconfigure(content)
+    def follow(self, content: SampleContent, time: float) -> RegistryState | None:
+        """Take in what the owner of CONF has written; return the state of a checkpoint that is whole now.
 
-    def announced(self, records: Mapping[str, str]) -> None:
-        """Take in that the ends of these roles were announced."""
-        for component, record in records.items():
-            if self.endings.get(component) == record:
-                del self.endings[component]
-                self.missed.pop(component, None)
+        Raises what `RoleEngine.apply` raises, and `MalformedError` for a checkpoint that is none.
+        """
+        match content:
+            case DomainCheckpoint():
+                return self._follow_checkpoint(content)
+            case Configuration():
+                self._advance(time)
+                self._follow_answer(content)
+            case ReconfigurationPlan():
+                self._advance(time)
+                self._change(content.role_changes, content.reason)
+                if content.number:
+                    self._reconfigure(content)
+            case Withdrawal():
+                for component, record in content.records.items():
+                    if self.endings.get(component) == record:
+                        del self.endings[component]
+                        self.missed.pop(component, None)
+            case BaseTime():
+                self._finish(content.number, content.time)
+        self.digest = sha256(self.digest + _encode((time, content))).digest()
+        return None
+
+    def _follow_answer(self, answer: Configuration) -> None:
+        self._answered[answer.join] = None
+        if len(self._answered) > JOINS_WAITING:
+            self._answered.popitem(last=False)
+        self.waiting.pop(answer.join, None)
+        if answer.refusal:
+            return
+        certificate = read_component_certificate(answer.certificate)
+        self._change(answer.role_changes)
+        self.members[answer.id] = JoinedComponent(certificate, answer.box_key)
 
     def can_end(self, change: RoleChange) -> bool:
         """Return whether a session, or a credential of another domain, that a change ends is still there."""
@@ -394,7 +562,9 @@ class DomainRegistry:
     def partner_ended(self, partner: str, record: str) -> tuple[RoleChange, ...]:
         """Take in that a role has ended in another domain; return the changes of roles that follow here."""
         issuer = min(self.settings.partners[partner])
-        self._partner_ended.add((issuer, record))
+        place = issuer, record.rpartition(".")[0]
+        if place not in self._partner_ended or record_number(self._partner_ended[place]) < record_number(record):
+            self._partner_ended[place] = record
         return () if self.engine.record(record, issuer) is None else (DropCredential(issuer, record),)
 
     def _advance(self, now: float) -> None:
@@ -412,15 +582,27 @@ class DomainRegistry:
             member = self.members.get(component)
             if member is not None and member.certificate.record == session:
                 del self.members[component]
-                self.endings[component] = session
+                self.replaced.pop(component, None)
+                self._has_ended(component, session)
                 self.missed.pop(component, None)
                 if reason in MISSED:
                     self.missed[component] = reason
-                if self.keys is not None:
-                    self._ended[component] = session
-                    self._ended_at = self._now if self._ended_at is None else self._ended_at
                 for progress in self.progress.values():
                     progress.waiting.discard(component)
+
+    def _has_ended(self, component: str, record: str) -> None:
+        self.endings[component] = self.last_ended[component] = record
+        if self.keys is not None:
+            self._ended[component] = record
+            self._ended_at = self._now if self._ended_at is None else self._ended_at
+
+    def standing(self) -> Iterator[Withdrawal]:
+        """Yield which roles have ended and which certificates were replaced, as a newcomer must know it."""
+        ended, replaced = iter(sorted(self.last_ended.items())), iter(sorted(self.replaced.items()))
+        while found := (dict(islice(ended, ENDED_TOGETHER)), dict(islice(replaced, ENDED_TOGETHER))):
+            if not any(found):
+                return
+            yield Withdrawal(found[0], {}, found[1])
 
     # ------------------------------------------------------------------------------------------------------------------
     # Reconfigurations.
@@ -443,6 +625,8 @@ class DomainRegistry:
                     replaced.add(component)
                     renewed = replace(member.certificate, topics=row.topics, since=plan.number)
                     self.members[component] = replace(member, certificate=renewed)
+                    self.replaced[component] = plan.number
+        self._altered.update(plan.roles)
         for role, row in plan.roles.items():
             if row is None:
                 self.table.pop(role, None)
@@ -455,6 +639,9 @@ class DomainRegistry:
         self.progress[plan.number] = ReconfigurationProgress(
             plan, routes, frozenset(replaced), frozenset(removed), set(waiting), opened, rekeyed
         )
+        for component, time in self._early.pop(plan.number, {}).items():
+            if time >= plan.expected:
+                self.applied(component, plan.number, time)
         for component in removed:
             self._collect(self.engine.apply(EndSession(self.members[component].certificate.record)))
         if rekeyed:
@@ -462,47 +649,76 @@ class DomainRegistry:
             self._ended, self._ended_at = {}, None
 
     def check_size(self, roles: Mapping[str, RoleConfiguration | None]) -> None:
-        """Check that a reconfiguration fits into one sample for each R* topic. Raises `LimitError`."""
-        sizes: Counter[TopicInstance] = Counter()
-        for member in self.members.values():
-            route, row = member.reconfigured_by, roles.get(member.certificate.role_name)
-            if route is not None and self.keys is not None:
-                topics = len(member.certificate.topics.write | member.certificate.topics.read)
-                sizes[route] += KEYS_SIZE * len(self.key_numbers) * (1 + topics)
-            if route is not None and row is not None and row.topics != member.certificate.topics:
-                sizes[route] += CERTIFICATE_SIZE + sum(map(len, (*row.write, *row.read)))
-        largest = max(sizes.values(), default=0) + len(msgspec.msgpack.encode(roles))
-        if largest > FABRIC_BYTES:
-            raise LimitError(
-                "component.limit",
-                f"a reconfiguration has about {largest} bytes, more than {FABRIC_BYTES}",
-                hint="let roles read different instances of their R* topic, and change fewer of them at a time",
-            )
+        """Check that a reconfiguration can be planned and announced. Raises `LimitError` (`component.limit`)."""
+        self._check_size(roles)
 
-    def reconfiguration(
-        self, number: int, instance: TopicInstance, key: Signer, random: RandomBytes
-    ) -> Reconfiguration:
-        """Return the part of a reconfiguration that those get who read an R* topic."""
+    def _check_size(
+        self, roles: Mapping[str, RoleConfiguration | None], newcomer: JoinedComponent | None = None
+    ) -> None:
+        """Check the most bytes that a reconfiguration of roles, or new topic keys, can have on each R* topic."""
+        planned = len(_encode(roles))
+        if planned > SAMPLE_BYTES:
+            raise _too_large("the configurations of roles", planned, SAMPLE_BYTES)
+        sizes: Counter[TopicInstance] = Counter()
+        for member in [*self.members.values(), *([] if newcomer is None else [newcomer])]:
+            route, row = member.reconfigured_by, roles.get(member.certificate.role_name)
+            if route is None:
+                continue
+            sizes[route] += len(member.certificate.id)
+            if self.keys is not None:
+                topics = member.certificate.topics if row is None else row.topics
+                sizes[route] += KEYS_SIZE + TOPIC_SIZE * len(topics.write | topics.read) * len(self.key_numbers)
+            if row is not None and row.topics != member.certificate.topics:
+                sizes[route] += CERTIFICATE_SIZE + TOPIC_SIZE * (len(row.write) + len(row.read))
+        largest, bound = max(sizes.values(), default=0), (RECONFIGURATION_SAMPLES - 2) * SAMPLE_BYTES
+        if largest > bound:
+            raise _too_large("a reconfiguration", largest, bound)
+
+    def reconfigurations(
+        self, number: int, instance: TopicInstance, key: Signer, random: RandomBytes, announcement: int
+    ) -> list[Reconfiguration]:
+        """Return the parts of a reconfiguration that those get who read an R* topic."""
         progress = self.progress[number]
         readers = [one for one, route in progress.routes.items() if route == instance]
         roles = {self.members[one].certificate.role_name for one in readers if one in self.members}
-        certificates = {
-            one: certificate_bytes(replace(self.members[one].certificate, issuer=key.principal), key)
-            for one in readers
-            if one in progress.replaced and one in self.members
-        }
-        return Reconfiguration(
-            number,
-            progress.plan.expected,
-            {role: row for role, row in progress.plan.roles.items() if row is not None and role in roles},
-            certificates,
-            tuple(sorted(progress.replaced | progress.removed)),
-            {
-                one: self._private(self.members[one].certificate, self.members[one].box_key, None, random)
-                for one in readers
-                if progress.rekeyed and one in self.members
-            },
-        )
+        chosen = {role: row for role, row in progress.plan.roles.items() if row is not None and role in roles}
+        parts: list[dict[str, Any]] = [{"roles": chosen, "certificates": {}, "withdrawn": [], "private": {}}]
+        size = len(_encode(chosen))
+
+        def put(name: str, component: str, data: bytes = b"") -> None:
+            nonlocal size
+            size += len(component) + len(data) + 16
+            if size > SAMPLE_BYTES:
+                parts.append({"certificates": {}, "withdrawn": [], "private": {}})
+                size = len(component) + len(data) + 16
+            if name == "withdrawn":
+                parts[-1][name].append(component)
+            else:
+                parts[-1][name][component] = data
+
+        for component in sorted(progress.replaced | progress.removed):
+            put("withdrawn", component)
+        for component in readers:
+            member = self.members.get(component)
+            if member is not None and component in progress.replaced:
+                renewed = replace(member.certificate, issuer=key.principal)
+                put("certificates", component, certificate_bytes(renewed, key))
+            if member is not None and progress.rekeyed:
+                put("private", component, self._private(member.certificate, member.box_key, None, random))
+        return [
+            Reconfiguration(
+                number,
+                progress.plan.expected,
+                part.get("roles", {}),
+                part["certificates"],
+                tuple(part["withdrawn"]),
+                part["private"],
+                part=place,
+                parts=len(parts),
+                announcement=announcement,
+            )
+            for place, part in enumerate(parts, 1)
+        ]
 
     def new_topic_keys(self, number: int, random: RandomBytes) -> Iterator[NewTopicKeys]:
         """Yield the topic keys of a reconfiguration for each component that reads no R* topic."""
@@ -514,6 +730,8 @@ class DomainRegistry:
     def applied(self, component: str, number: int, time: float) -> None:
         """Take in an apply time. Raises `RefusedError` (`component.apply-time`) if it is before the expected time."""
         progress = self.progress.get(number)
+        if progress is None and self.number < number <= self.number + len(self._early) + 1:
+            self._early.setdefault(number, {})[component] = time  # this PAP is behind
         if progress is None or component not in progress.waiting:
             return
         if time < progress.plan.expected:
@@ -547,13 +765,16 @@ class DomainRegistry:
         return min(times, default=None)
 
     def rekey_due(self, now: float) -> bool:
-        """Return whether topic keys must change now, because roles have ended."""
-        return self._ended_at is not None and now >= self._ended_at + self.settings.rekey_within
+        """Return whether topic keys must change now, because roles have ended; newcomers must learn of all of them."""
+        due = self._ended_at is not None and now >= self._ended_at + self.settings.rekey_within
+        return due or len(self._ended) >= ENDED_TOGETHER
 
-    def finish(self, number: int, base: float) -> None:
+    def _finish(self, number: int, base: float) -> None:
         """Take in that the base time of a reconfiguration was announced."""
         self.progress.pop(number, None)
         self.finished[number] = base
+        while len(self.finished) > BASE_TIMES:
+            del self.finished[min(self.finished)]
         if number in self.key_numbers:  # nobody writes under the keys from before
             self.key_numbers = [one for one in self.key_numbers if one >= number]
 
@@ -572,3 +793,129 @@ class DomainRegistry:
             kind = reconfiguration_topic(ComponentKind(row.kind))
             found |= set() if kind is None else set(row.topics.reading(kind))
         return sorted(one for one in found if one is not None)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Checkpoints.
+
+    def checkpoint(self, number: int, extension: bytes = b"") -> list[DomainCheckpoint]:
+        """Return the parts of a checkpoint with the state. Raises `LimitError` (`component.limit`)."""
+        state = RegistryState(
+            self.digest,
+            self._now,
+            self.number,
+            self._altered,
+            {name: (canonical(one.certificate.to_sexp()), one.box_key) for name, one in self.members.items()},
+            self.replaced,
+            self.last_ended,
+            self.endings,
+            self.missed,
+            tuple(
+                StoredProgress(
+                    one.plan,
+                    {name: str(route) for name, route in one.routes.items()},
+                    tuple(sorted(one.replaced)),
+                    tuple(sorted(one.removed)),
+                    tuple(sorted(one.waiting)),
+                    tuple(map(str, sorted(one.opened))),
+                    one.rekeyed,
+                    one.applied,
+                )
+                for one in self.progress.values()
+            ),
+            tuple(self.finished.items()),
+            tuple(self.key_numbers),
+            self._ended,
+            self._ended_at,
+            tuple((str(issuer), name, record) for (issuer, name), record in self._partner_ended.items()),
+            canonical(self.engine.image().to_sexp()),
+            tuple(canonical(change_to_sexp(one)) for one in self.settings.founding),
+            extension,
+        )
+        data = _encode(state)
+        chunks = [data[at : at + SAMPLE_BYTES] for at in range(0, len(data), SAMPLE_BYTES)]
+        if len(chunks) > CHECKPOINT_SAMPLES:
+            raise _too_large("the state of the domain", len(data), CHECKPOINT_SAMPLES * SAMPLE_BYTES)
+        return [DomainCheckpoint(part, len(chunks), number, chunk) for part, chunk in enumerate(chunks, 1)]
+
+    def _follow_checkpoint(self, part: DomainCheckpoint) -> RegistryState | None:
+        if any(one.checkpoint != part.checkpoint for one in self._parts.values()):
+            self._parts = {}  # its writer was interrupted
+        self._parts[part.part] = part
+        if len(self._parts) < part.parts:
+            return None
+        data = b"".join(one.data for _, one in sorted(self._parts.items()))
+        self._parts = {}
+        try:
+            state = _decode(data)
+        except msgspec.MsgspecError:
+            raise MalformedError("component.sample", "a checkpoint is not the state of a domain") from None
+        if state.digest != self.digest:
+            self._restore(state)
+        for stored in state.progress:  # apply times that this PAP may have missed
+            for component, time in stored.applied.items():
+                self.applied(component, stored.plan.number, time)
+        return state
+
+    def _restore(self, state: RegistryState) -> None:
+        """Take over the state of a checkpoint. What the settings say now counts, as for a domain that begins."""
+        settings, before = self.settings, self.progress
+        self.digest, self.number = state.digest, state.number
+        self._now = max(self._now, state.time)
+        self._altered = dict(state.changed)
+        changed = {**settings.table, **state.changed}
+        self.table = {role: row for role, row in changed.items() if row is not None}
+        self.members = {
+            name: JoinedComponent(ComponentCertificate.from_sexp(parse_canonical(certificate)), box_key)
+            for name, (certificate, box_key) in state.members.items()
+        }
+        self.replaced, self.last_ended = dict(state.replaced), dict(state.last_ended)
+        self.endings, self.missed = dict(state.endings), dict(state.missed)
+        self.finished = dict(state.finished)
+        self.progress = {
+            one.plan.number: ReconfigurationProgress(
+                one.plan,
+                {name: TopicInstance.parse(route) for name, route in one.routes.items()},
+                frozenset(one.replaced),
+                frozenset(one.removed),
+                set(one.waiting),
+                frozenset(map(TopicInstance.parse, one.opened)),
+                one.rekeyed,
+                dict(one.applied),
+            )
+            for one in state.progress
+        }
+        self.key_numbers = [*state.key_numbers]
+        self._ended, self._ended_at = dict(state.ended_with_keys), state.ended_at
+        for issuer, name, record in state.partner_ended:
+            self._partner_ended.setdefault((Principal.parse(issuer), name), record)
+        self.waiting = {known: sample for known, sample in self.waiting.items() if not self._is_role_of(sample)}
+        image = RoleImage.from_sexp(parse_canonical(state.roles, limits=_IMAGE))
+        self.engine = image.engine(self.engine.domain)
+        self._change_founding([change_from_sexp(parse_canonical(one)) for one in state.founding], image)
+        for number, progress in before.items():
+            for component, time in progress.applied.items():
+                self.applied(component, number, time)
+
+    def _change_founding(self, founding: list[RoleChange], image: RoleImage) -> None:
+        """Let the role policy, the facts and the appointments of the settings count, if they have changed since."""
+        names = {name: min(who) for name, who in self.settings.partners.items()}
+        if image.policy != self.settings.roles or not set(names.items()) <= set(image.names):
+            self._collect(self.engine.apply(ReplacePolicy(self.settings.roles, tuple(sorted(names.items())))))
+        for change in founding:
+            if isinstance(change, SetFact) and change not in self.settings.founding:
+                self._collect(self.engine.apply(SetFact(change.fact, None, change.arguments)))
+        for change in self.settings.founding:
+            if change not in founding:
+                self._collect(self.engine.apply(change))
+
+
+_encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode: Final = msgspec.msgpack.Decoder(RegistryState).decode
+
+
+def _too_large(what: str, size: int, bound: int) -> LimitError:
+    return LimitError(
+        "component.limit",
+        f"{what} would have up to {size} bytes, more than {bound}",
+        hint="let roles read different instances of their R* topic, and change fewer of them at a time",
+    )

@@ -64,6 +64,8 @@ SPECIFIED_WAITING: Final = 16
 SPECIFIED_BYTES: Final = FABRIC_BYTES // 4
 _APOL: Final = TopicInstance(TopicKind.APOL)
 _ANY: Final = action_name(None, None).partition("/")[0]
+_Extension = tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, int, str, int], ...]]
+"""What a checkpoint says: identities by author and name, and by component and number what is planned."""
 _Number = tuple[str, int]
 """A specified policy: the id of its PSP, and the number of the sample."""
 
@@ -272,6 +274,18 @@ class SpecificationBook:
         return write_policy(limited_to(types, inner, identity, version))  # (3)
 
 
+def specified_policies(extension: bytes) -> frozenset[str]:
+    """Return the identities of specified policies in a checkpoint's `extension`. Raises `MalformedError`."""
+    return frozenset(policy for _, _, policy in _read_extension(extension)[0])
+
+
+def _read_extension(extension: bytes) -> _Extension:
+    try:
+        return msgspec.msgpack.decode(extension, type=_Extension) if extension else ((), ())
+    except msgspec.MsgspecError:
+        raise MalformedError("component.sample", "a checkpoint does not say what was specified") from None
+
+
 def limited_to(types: Collection[str], policy: Root, identity: str, version: str) -> PolicySet:
     """Return a policy set that decides about resources of some types as a policy, and about no others.
 
@@ -339,8 +353,26 @@ class PolicyAdministration(AdministrationComponent):
             self.book.submitted(sample)
             await self._act()
 
-    def _apply(self, content: SampleContent, time: float) -> None:
-        super()._apply(content, time)
+    def extension(self) -> bytes:
+        """Return which policies were specified and are not answered, and the identities of all."""
+        return msgspec.msgpack.encode(
+            (
+                [(*place, policy) for place, policy in self.book.identities.items()],
+                [(*place, *planned) for place, planned in self.book.planned.items()],
+            )
+        )
+
+    def extend(self, extension: bytes) -> None:
+        """Take over what was specified. Raises `MalformedError` (`component.sample`)."""
+        identities, planned = _read_extension(extension)
+        for principal, name, policy in identities:
+            self.book.identities[principal, name] = policy
+        for component, number, policy, configuration in planned:
+            if number > self.book.answered.get(component, 0):
+                self.book.planned[component, number] = policy, configuration
+
+    def _apply(self, content: SampleContent, time: float, sample: Sample | None) -> None:
+        super()._apply(content, time, sample)
         if isinstance(content, ReconfigurationPlan):
             self.book.followed(content)
 

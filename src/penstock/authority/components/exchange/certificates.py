@@ -89,8 +89,18 @@ class ComponentCertificate(Claim):
         return instance in self.topics.write
 
 
-def administrator_certificate(key: Signer, domain: str, component: str) -> bytes:
-    """Return the certificate that a PAP issues to itself."""
+def record_number(record: str) -> int:
+    """Return the number in the record of a role, which grows with each role of a component; -1 without one.
+
+    >>> record_number("pdp1.1700000000000000")
+    1700000000000000
+    """
+    number = record.rpartition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
+def administrator_certificate(key: Signer, domain: str, component: str, record: str = "0") -> bytes:
+    """Return the certificate that a PAP issues to itself. Each of its runs has a record of its own."""
     return certificate_bytes(
         ComponentCertificate(
             key.principal,
@@ -100,7 +110,7 @@ def administrator_certificate(key: Signer, domain: str, component: str) -> bytes
             ComponentKind.PAP,
             CONCEPTUAL_ROLES[ComponentKind.PAP],
             (),
-            "0",
+            record,
             domain,
             TopicsList(),
             0,
@@ -136,9 +146,9 @@ class ComponentCertificates:
         self.administrators = administrators
         self._known: OrderedDict[bytes, ComponentCertificate] = OrderedDict()
 
-    def knows(self, data: bytes) -> bool:
-        """Return whether a certificate was verified before."""
-        return data in self._known
+    def known(self, data: bytes) -> ComponentCertificate | None:
+        """Return the certificate in these bytes, if it was verified before."""
+        return self._known.get(data)
 
     def verify(self, data: bytes, now: datetime) -> ComponentCertificate:
         """Return the certificate in these bytes.

@@ -17,6 +17,7 @@ once. A JOIN has no certificate but the writer's public key in its content.
 | R* | `Reconfiguration` | RE: `roles`, `certificates`, `withdrawn`, `private`; ET `expected` |
 | R*, CONF | `BaseTime` | ours: the base time of an earlier reconfiguration |
 | R*, CONF | `Withdrawal` | ours: components whose roles have ended |
+| CONF | `DomainCheckpoint` | ours: the state of the PAPs, so that earlier samples can be discarded |
 | A* | `AppliedTime` | AT `time`; DN and ID are the sample's |
 | A*, SPOL | `Departure` | ours: the writer leaves |
 | QPEP, QPDP | `RequiredNames` | RA `names` |
@@ -59,6 +60,9 @@ from penstock.fabric.limits import FABRIC_BYTES
 #: keys on CONF that no component has: of the plans of PAPs, and of withdrawals, which PAPs of other domains read
 PLANS_KEY: Final = "plans"
 WITHDRAWALS_KEY: Final = "withdrawals"
+#: samples over which a reconfiguration for one R* topic, and the state of PAPs, can be spread
+RECONFIGURATION_SAMPLES: Final = 64
+CHECKPOINT_SAMPLES: Final = 1_000
 _SIGNATURE: Final = 64
 #: seconds of the year 10000: no date is so late
 _LAST_DATE: Final = 253_402_300_800
@@ -85,7 +89,7 @@ class JoinRequest(_Content, frozen=True, tag="join"):
     requested_role: str
     #: signed certificates that may satisfy the rules of the role: component certificates and appointments
     certificates: tuple[bytes, ...] = ()
-    #: the certificates of roles that it has active in this domain
+    #: the certificates of roles that it has active in this domain, as other components
     active_roles: tuple[bytes, ...] = ()
     #: the public key to which topic keys are sealed
     box_key: bytes = b""
@@ -184,6 +188,15 @@ class Reconfiguration(_Content, frozen=True, tag="reconf"):
     withdrawn: tuple[str, ...] = ()
     #: by component: a `PrivateConfiguration` with new topic keys, sealed to its box key
     private: dict[str, bytes] = {}
+    #: a large one is announced in parts: which one of how many this is, and of which announcement
+    part: int = 1
+    parts: int = 1
+    announcement: int = 0
+
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` for a part that cannot be."""
+        if not 1 <= self.part <= self.parts <= RECONFIGURATION_SAMPLES:
+            raise _malformed("it is a part of a reconfiguration that cannot be")
 
     def agrees(self, other: "Reconfiguration") -> bool:
         """Return whether this announces the same as another one, maybe of another PAP."""
@@ -248,12 +261,31 @@ MISSED: Final = frozenset({NOT_APPLIED, SILENT})
 class Withdrawal(_Content, frozen=True, tag="withdrawal"):
     """Roles that have ended: by component, the record of its role. Their certificates end immediately.
 
-    `missed` has the codes of those that a PAP ended because it missed a component: it can join again.
+    `missed` has the codes of those that a PAP ended because it missed a component: it can join again. A component's
+    earlier roles ended before. For newcomers, `replaced` says which certificates were replaced.
     """
 
     records: dict[str, str]
     #: by component: `component.not-applied` or `component.silent`
     missed: dict[str, str] = {}
+    #: by component: the configuration number before which its certificates have ended
+    replaced: dict[str, int] = {}
+
+
+class DomainCheckpoint(_Content, frozen=True, tag="checkpoint"):
+    """A part of the state of a domain's PAPs, after which CONF needs nothing that was there before."""
+
+    #: which one of how many parts this is, and of which checkpoint
+    part: int
+    parts: int
+    checkpoint: int
+    #: bytes of a `RegistryState`
+    data: bytes
+
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` for a part that cannot be."""
+        if not 1 <= self.part <= self.parts <= CHECKPOINT_SAMPLES:
+            raise _malformed("it is a part of a checkpoint that cannot be")
 
 
 class AppliedTime(_Content, frozen=True, tag="applied"):
@@ -419,6 +451,7 @@ SampleContent: TypeAlias = (
     | ReconfigurationPlan
     | BaseTime
     | Withdrawal
+    | DomainCheckpoint
     | AppliedTime
     | Departure
     | RequiredNames
@@ -433,7 +466,7 @@ SampleContent: TypeAlias = (
 #: which contents a type of topic can have
 CONTENTS: Final[Mapping[TopicKind, tuple[type[_Content], ...]]] = {
     TopicKind.JOIN: (JoinRequest,),
-    TopicKind.CONF: (Configuration, ReconfigurationPlan, Withdrawal, BaseTime),
+    TopicKind.CONF: (Configuration, ReconfigurationPlan, Withdrawal, BaseTime, DomainCheckpoint),
     **dict.fromkeys(
         (TopicKind.RPEP, TopicKind.RPDP, TopicKind.RPIP, TopicKind.RPLP), (Reconfiguration, BaseTime, Withdrawal)
     ),
@@ -471,9 +504,9 @@ class ComponentSample(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 def join_id(sample: ComponentSample) -> bytes:
-    """Return what identifies a request to join: nobody else can make one with the same key and number."""
+    """Return what identifies a request to join: nobody else can make one with the same key, id and number."""
     key = sample.content.key if isinstance(sample.content, JoinRequest) else b""
-    return sha256(b"%b%d" % (key, sample.number)).digest()
+    return sha256(b"%b%b.%d" % (key, sample.id.encode(), sample.number)).digest()
 
 
 def sample_key(sample: ComponentSample) -> str:
@@ -486,7 +519,7 @@ def sample_key(sample: ComponentSample) -> str:
             return reply_sample_key(content.domain, content.id, content.number, sample.id)
         case Configuration() | PolicyApplied() | NewTopicKeys():
             return component_key(content.domain, content.id)
-        case ReconfigurationPlan() | BaseTime() if sample.topic == "CONF_1":
+        case ReconfigurationPlan() | BaseTime() | DomainCheckpoint() if sample.topic == "CONF_1":
             return PLANS_KEY
         case Withdrawal() if sample.topic == "CONF_1":
             return WITHDRAWALS_KEY

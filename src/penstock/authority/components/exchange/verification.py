@@ -16,12 +16,15 @@ instances of a topic, one that a slow machine delays, and one from before its wr
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.authority.components.exchange.certificates import ComponentCertificate, ComponentCertificates
+from penstock.authority.components.exchange.certificates import (
+    ComponentCertificate,
+    ComponentCertificates,
+    record_number,
+)
 from penstock.authority.components.exchange.samples import (
     ComponentSample,
     Configuration,
@@ -31,10 +34,11 @@ from penstock.authority.components.exchange.samples import (
     read_sample,
     sample_key,
 )
-from penstock.authority.components.exchange.topics import REPLIES, REQUESTS, TopicInstance
+from penstock.authority.components.exchange.topics import LEASED, REPLIES, REQUESTS, TopicInstance
 from penstock.authority.limits import POINT_SKEW
 from penstock.crypto import PublicKey
 from penstock.errors import PenstockError, RefusedError
+from penstock.fabric import FOREVER
 from penstock.model.principals import Principal
 
 #: requests or replies of one writer that are valid at a time
@@ -93,40 +97,53 @@ class SampleVerifier:
     def __init__(self, domain: str, administrators: frozenset[Principal], lifespan: float) -> None:
         self.domain = domain
         self.lifespan = lifespan
+        #: seconds for which QPEP and QPDP are valid
+        self.lease = FOREVER
         self.certificates = ComponentCertificates(domain, administrators)
         #: by component: the configuration number before which certificates have ended
         self._replaced: dict[str, int] = {}
-        #: records of roles that have ended, by component, and when
-        self._ended: dict[str, dict[str, float]] = {}
-        self._writers: dict[str, _Writer] = {}
+        #: by component: the record of its last role that has ended, and when. Its earlier ones ended before
+        self._ended: dict[str, tuple[str, float]] = {}
+        #: by component and record: numbers may begin again with each role, and with each run of a PAP
+        self._writers: dict[tuple[str, str], _Writer] = {}
         self._sources: OrderedDict[bytes, _Failures] = OrderedDict()
         self._others = _Failures()
 
-    def verify(self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float) -> VerifiedSample:
+    def verify(  # noqa: PLR0913  # a sample, where it came from, and how to look at it
+        self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool = False
+    ) -> VerifiedSample:
         """Return the sample in these bytes, which came from a source under a key. See the module.
+
+        With `again`, it may be one that was read before, or that will be read again.
 
         Raises `MalformedError` as `read_sample`, and `RefusedError`: `component.misdirected`, `component.late`,
         `component.copy`, `component.flood`, `component.certificate`, `component.outside-list`, `component.withdrawn`,
         `key.bad-signature`.
         """
-        found = self._read(data, instance, key, now)  # (1) to (4)
+        found = self._read(data, instance, key, now)  # (1) to (3)
         sample = found.sample
+        known = self.certificates.known(found.certificate)
+        if known is not None and not again:
+            self._check_new(sample, instance, known, now)  # (4)
         failures = self._sources.get(source, self._others)
         if failures.spent(now):  # (5)
             raise _refused("component.flood", sample, "too many samples from its source are forged")
         try:
             writer = self._writer_of(found, instance, now)  # (6)
+            if known is None and not again:
+                self._check_new(sample, instance, writer, now)
             found.verify(writer.public)  # (7)
         except PenstockError as error:
             failures.left -= 1
             error.fields.setdefault("component", sample.id)
             error.fields.setdefault("topic", str(instance))
             raise
-        self._remember(sample, instance, source)
+        if not again:
+            self._remember(sample, instance, writer, source)
         return VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration)
 
     def verify_join(self, data: bytes, instance: TopicInstance, key: str, now: float) -> ComponentSample:
-        """Return a request to join: signed by the key in it, and not a copy. Raises as `verify`."""
+        """Return a request to join: signed by the key in it. Raises as `verify`."""
         found = self._read(data, instance, key, now)
         content = found.sample.content
         if not isinstance(content, JoinRequest):
@@ -137,7 +154,8 @@ class SampleVerifier:
     def check(self, sample: VerifiedSample) -> None:
         """Check again that the writer's role has not ended. Raises `RefusedError` (`component.withdrawn`)."""
         writer, replaced = sample.writer, self._replaced.get(sample.writer.id, 0)
-        ended = self._ended.get(writer.id, {}).get(writer.record)
+        last, at = self._ended.get(writer.id, ("", 0.0))
+        ended = at if writer.record == last or 0 <= record_number(writer.record) <= record_number(last) else None
         if ended is not None or (
             writer.since < replaced and (sample.written_under >= replaced or sample.instance.kind not in _SHORT_LIVED)
         ):
@@ -159,21 +177,15 @@ class SampleVerifier:
         self._replaced[component] = max(number, self._replaced.get(component, 0))
 
     def end(self, component: str, record: str, time: float) -> None:
-        """End a role of a component, which others learned at a time."""
-        self._ended.setdefault(component, {}).setdefault(record, time)
+        """End a role of a component, and all that it had before. Others learned it at a time."""
+        if component not in self._ended or record_number(record) > record_number(self._ended[component][0]):
+            self._ended[component] = record, time
+        self._writers.pop((component, record), None)
 
     def begin_again(self) -> None:
         """Expect what topics keep once more: they are read from the start."""
         for writer in self._writers.values():
             writer.last.clear()
-
-    def ended(self) -> Iterator[dict[str, str]]:
-        """Yield the roles that have ended: records by component, not too many at a time."""
-        left = [(component, record) for component, records in self._ended.items() for record in records]
-        while left:
-            found = dict(left[:ENDED_TOGETHER])
-            yield found
-            left = [(component, record) for component, record in left if found.get(component) != record]
 
     def _read(self, data: bytes, instance: TopicInstance, key: str, now: float) -> UnverifiedSample:
         found = read_sample(data)  # (1)
@@ -184,12 +196,21 @@ class SampleVerifier:
             )
         short = instance.kind in _SHORT_LIVED
         longest = self.lifespan + POINT_SKEW
+        if instance.kind in LEASED and sample.time < now - self.lease - POINT_SKEW:
+            # Its writer would have written it again. Anybody can write a genuine one again where a newcomer reads.
+            raise _refused("component.late", sample, "its writer has not written it again", routine=True)
         if sample.time > now + POINT_SKEW or (short and sample.time < now - longest):  # (3)
             # What is asked for a request has the request's time: each of both can be under way for so long.
             slow = now - 2 * longest <= sample.time <= now
             raise _refused("component.late", sample, "its time is over, or has not come", routine=slow)
-        writer = self._writers.get(sample.id)
-        if writer is not None:  # (4)
+        return found
+
+    def _check_new(
+        self, sample: ComponentSample, instance: TopicInstance, certificate: ComponentCertificate, now: float
+    ) -> None:
+        short, longest = instance.kind in _SHORT_LIVED, self.lifespan + POINT_SKEW
+        writer = self._writers.get((certificate.id, certificate.record))
+        if writer is not None:
             known = writer.recent.get(sample.number) if short else None
             if known is not None or (not short and sample.number <= writer.last.get(instance, -1)):
                 # A request is written to all instances of its topic that its writer has.
@@ -200,7 +221,6 @@ class SampleVerifier:
                 writer.recent.popitem(last=False)
             if len(writer.recent) >= WRITER_SAMPLES:
                 raise _refused("component.flood", sample, "its writer writes too much")
-        return found
 
     def _writer_of(self, found: UnverifiedSample, instance: TopicInstance, now: float) -> ComponentCertificate:
         sample = found.sample
@@ -214,14 +234,14 @@ class SampleVerifier:
         self.check(VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration))
         return writer
 
-    def _remember(self, sample: ComponentSample, instance: TopicInstance, source: bytes) -> None:
-        writer = self._writers.get(sample.id)
-        if writer is None:
-            writer = self._writers[sample.id] = _Writer()
+    def _remember(
+        self, sample: ComponentSample, instance: TopicInstance, certificate: ComponentCertificate, source: bytes
+    ) -> None:
+        writer = self._writers.setdefault((certificate.id, certificate.record), _Writer())
         if instance.kind in _SHORT_LIVED:
             writer.recent[sample.number] = sample.time, instance
         else:
-            writer.last[instance] = sample.number
+            writer.last[instance] = max(sample.number, writer.last.get(instance, 0))
         if source not in self._sources:
             self._sources[source] = _Failures()
             if len(self._sources) > SOURCES:

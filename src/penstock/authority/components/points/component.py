@@ -65,13 +65,18 @@ from penstock.authority.components.exchange.topics import (
 )
 from penstock.authority.components.exchange.topics_lists import TopicsList
 from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
-from penstock.authority.components.points.configurations import WAITING, ConfigurationTimeline
+from penstock.authority.components.points.configurations import (
+    WAITING,
+    ConfigurationTimeline,
+    ReconfigurationParts,
+)
 from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.limits import PEP_QUESTIONS, POINT_SKEW
 from penstock.crypto import Signer
 from penstock.crypto.hpke import SealingKey
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric import (
+    FOREVER,
     Clock,
     Fabric,
     KeyChoice,
@@ -155,8 +160,11 @@ class Component:
         clock: Clock | None = None,
         random: RandomBytes = secrets.token_bytes,
         note: Note = quiet,
+        beside: Collection["Component"] = (),
     ) -> None:
         self.settings = settings
+        #: other components with the same key: roles that they have active when this one joins are shown to the PAP
+        self.beside = beside
         #: refused samples by error code
         self.counts: Counter[str] = Counter()
         self._fabric = fabric
@@ -198,6 +206,7 @@ class Component:
         self._reconfiguring = False
         #: whether its topics are open, and it can ask
         self.joined = False
+        self._parts = ReconfigurationParts(settings.id)
         self._joined_at = 0
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -303,6 +312,7 @@ class Component:
         self._timeline = ConfigurationTimeline(configuration, self._certificate.role_name)
         self._joined_at, self._joined_time = configuration.number, self.now()
         self._verifier.lifespan = configuration.lifespan
+        self._verifier.lease = configuration.lease or FOREVER
         try:
             await self._open(self._certificate.topics, configuration.levels)
             await self.prepare(configuration)
@@ -323,7 +333,16 @@ class Component:
         for name, instance in zip(names, (_JOIN, _CONF), strict=True):
             await fabric.declare(name, qos_of(instance.kind, settings.levels))
         request = JoinRequest(
-            self._key.public.raw, settings.kind, settings.role, settings.certificates, (), self._box.public
+            self._key.public.raw,
+            settings.kind,
+            settings.role,
+            settings.certificates,
+            tuple(
+                one.configuration.certificate
+                for one in self.beside
+                if one.configuration is not None and one.settings.domain == settings.domain
+            ),
+            self._box.public,
         )
         asked = ComponentSample(settings.domain, str(_JOIN), settings.id, self.next_number(), self.now(), 0, request)
         answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
@@ -347,8 +366,14 @@ class Component:
             await fabric.publisher(names[0]) as publisher,
             await fabric.subscribe(names[1], keys=[key], callback=hear),
         ):
-            await publisher.publish(sample_bytes(asked, b"", self._key), key=sample_key(asked))
             while not answer.done():
+                # A PAP drops what comes while too much comes, so a request is repeated until it is answered.
+                try:
+                    await publisher.publish(sample_bytes(asked, b"", self._key), key=sample_key(asked))
+                except RefusedError as error:
+                    if error.code != "fabric.full":
+                        raise
+                    self._note(error)
                 timer = waited_for(self._sleep(JOIN_WAITS))
                 await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
                 timer.cancel()
@@ -418,7 +443,10 @@ class Component:
             for instance, publisher in list(self._publishers.items()):
                 if instance.kind in WATCHED:
                     try:
-                        await publisher.alive()
+                        if instance in self._standing:  # signed again: readers do not count what is older than a lease
+                            await self.write(instance.kind, self._standing[instance], instance=instance.number)
+                        else:
+                            await publisher.alive()
                     except PenstockError as error:
                         self._note(error)
 
@@ -428,6 +456,11 @@ class Component:
         if last is None:
             return
         if not there:
+            if any(
+                place[0] == instance and one.writer.id == last.writer.id and one.number > last.number
+                for place, one in self._last_of.items()
+            ):
+                return  # somebody else wrote again what the component had written
             self._gone[which] = last
             if len(self._gone) > REPLIED_TO:
                 self._gone.popitem(last=False)
@@ -634,7 +667,7 @@ class Component:
             return
         record, kind = found.record, found.instance.kind
         if isinstance(record, Reconfiguration | BaseTime | Withdrawal):
-            await self._administer(timeline, record, found.time)
+            await self._administer(timeline, record, found.time, found.writer.record)
         elif isinstance(record, NewTopicKeys):
             if record.id == self.settings.id:
                 await self._take_keys(record.private, record.number)
@@ -698,14 +731,21 @@ class Component:
     # The reconf process.
 
     async def _administer(
-        self, timeline: ConfigurationTimeline, record: Reconfiguration | BaseTime | Withdrawal, time: float
+        self,
+        timeline: ConfigurationTimeline,
+        record: Reconfiguration | BaseTime | Withdrawal,
+        time: float,
+        writer: str,
     ) -> None:
         if isinstance(record, Reconfiguration):
+            whole = None
             if record.number <= self._joined_at:
                 # From before this component joined: only the ends of others' certificates matter.
                 self._replace(record)
-            elif timeline.plan(record):
-                await self._take_keys(record.private.get(self.settings.id))
+            else:
+                whole = self._parts.add(record, writer)
+            if whole is not None and timeline.plan(whole):
+                await self._take_keys(whole.private.get(self.settings.id))
                 if not self._reconfiguring:
                     self._reconfiguring = True
                     self._begin("reconfiguring", self._reconfigure())
@@ -717,6 +757,8 @@ class Component:
         else:
             for component, ended in record.records.items():
                 self._verifier.end(component, ended, time)
+            for component, number in record.replaced.items():
+                self._verifier.replace(component, number)
             mine = self._certificate
             if mine is not None and record.records.get(mine.id) == mine.record:
                 await self._lose(*_MISSED.get(record.missed.get(mine.id, ""), ("its role has ended", False)))

@@ -13,9 +13,11 @@ which it was written, and is served
 No old configuration is kept for longer than LS after the apply time: all requests from before have ended then.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from penstock.authority.components.exchange.samples import Configuration, Reconfiguration
 from penstock.authority.components.exchange.verification import RoutineRefusedError
@@ -23,6 +25,8 @@ from penstock.errors import RefusedError
 
 #: reconfigurations that wait for their expected time, or for one before them
 WAITING: Final = 64
+#: announcements of reconfigurations whose parts have not all arrived
+ANNOUNCEMENTS: Final = 8
 
 
 @dataclass(slots=True)
@@ -35,6 +39,43 @@ class _Past:
     expected: float
     applied: float
     base: float | None = None
+
+
+class ReconfigurationParts:
+    """Puts the parts of reconfigurations together that one component reads, without what is for others alone."""
+
+    def __init__(self, component: str) -> None:
+        self._component = component
+        self._kept: OrderedDict[tuple[int, str, int], dict[int, Reconfiguration]] = OrderedDict()
+
+    def add(self, part: Reconfiguration, writer: str) -> Reconfiguration | None:
+        """Take in a part that a PAP with a record has written; return the reconfiguration if it was the last one."""
+        own = {self._component}
+        part = msgspec.structs.replace(
+            part,
+            certificates={name: part.certificates[name] for name in own & part.certificates.keys()},
+            private={name: part.private[name] for name in own & part.private.keys()},
+        )
+        if part.parts == 1:
+            return part
+        announcement = part.number, writer, part.announcement
+        found = self._kept.setdefault(announcement, {})
+        found[part.part] = part
+        if len(found) < part.parts:
+            while len(self._kept) > ANNOUNCEMENTS:
+                self._kept.popitem(last=False)
+            return None
+        for other in [one for one in self._kept if one[0] == part.number]:
+            del self._kept[other]
+        whole = [found[number] for number in sorted(found)]
+        return msgspec.structs.replace(
+            whole[0],
+            certificates={name: data for one in whole for name, data in one.certificates.items()},
+            withdrawn=tuple(name for one in whole for name in one.withdrawn),
+            private={name: data for one in whole for name, data in one.private.items()},
+            part=1,
+            parts=1,
+        )
 
 
 class ConfigurationTimeline:
