@@ -2,10 +2,10 @@
 
 From 1 to 888 decision points join a domain, as in Table 6 of paper 4. All but one decide about other resources, so they
 filter the enforcement point out. Its response time and throughput are compared with those in a domain with one decision
-point, by turns: within one process, and over NATS, where readers of other components' requests stand for the filtered
-points. The four parts of a response are shown as in the table. Then all answer, and the time must grow linearly.
+point, by turns: within one process, and over NATS and DDS, where the others are whole components in `PROCESSES`
+processes. The four parts of a response are shown as in the table. Then all answer, and the time must grow linearly.
 
-Over NATS and DDS, where each component is a process, a decision is compared with signed bytes of the same length that
+Over NATS and DDS, with a process for each component, a decision is compared with signed bytes of the same length that
 go the same way and are verified.
 
 Last, a component of the domain attacks the others, `RATE` samples for each second of processor time that the process of
@@ -16,6 +16,7 @@ components; on the embedded fabric this includes what the attacker's writing cos
 
 import asyncio
 import gc
+import json
 import os
 import statistics
 import time
@@ -62,6 +63,8 @@ from penstock.testing.nats import NatsServer
 from processes import Part
 
 STEPS = (1, 200, 400, 600, 800, 888)
+#: processes for those decision points that filter the enforcement point out
+PROCESSES = 4
 ROUNDS, TURNS = 20, 20
 BURST = 64
 ALL_ANSWER = (10, 40, 160)
@@ -75,13 +78,19 @@ def run() -> list[Result]:
     results = asyncio.run(embedded()) + asyncio.run(linear())
     with ExitStack() as stack:
         first, second = (stack.enter_context(NatsServer()).url for _ in range(2))
-        results += asyncio.run(filtered_over_nats(first, second, stack))
+        results += filtered_over("NATS", first, second, stack)
     with ExitStack() as stack, NatsServer() as server:
         results += asyncio.run(trips("NATS", server.url, stack))
     if find_spec("cyclonedds") is not None:
         with ExitStack() as stack:
-            results += asyncio.run(trips("DDS", f"dds://127.0.0.1/93?tag=bench{time.time_ns()}", stack))
+            results += filtered_over("DDS", dds_address(91), dds_address(92), stack)
+        with ExitStack() as stack:
+            results += asyncio.run(trips("DDS", dds_address(93), stack))
     return results + attacks()
+
+
+def dds_address(domain: int) -> str:
+    return f"dds://127.0.0.1/{domain}?tag=bench{time.time_ns()}"
 
 
 def attacks() -> list[Result]:
@@ -226,23 +235,41 @@ async def parts_of(pep: EnforcementComponent) -> list[float]:
     return [statistics.median(part) for part in zip(*parts, strict=True)]
 
 
-async def filtered_over_nats(first: str, second: str, processes: ExitStack) -> list[Result]:
-    """Compare domains on two servers, one of which has many readers of other components' requests."""
-    async with AsyncExitStack() as stack:
-        asked: dict[str, Ask] = {}
-        for name, url in (("one", first), ("many", second)):
-            fabric = await stack.enter_async_context(await connect(url))
-            await stack.enter_async_context(administration(fabric))
-            await started(processes, "pdp", url)
-            pep = await stack.enter_async_context(enforcement(await stack.enter_async_context(await connect(url))))
-            asked[name] = asks(pep)
-        await started(processes, "readers", second, STEPS[-1] - 1)
-        times, rates = await by_turns(asked), await throughput(asked)
+def filtered_over(name: str, first: str, second: str, processes: ExitStack) -> list[Result]:
+    """Compare two domains, one of which has many decision points that filter the enforcement point out."""
+    domains: dict[str, Part] = {}
+    for many, address in (("one", first), ("many", second)):
+        domains[many] = Part(processes, "components_parts.py", "domain", address)
+        domains[many].hear()
+        Part(processes, "components_parts.py", "pdp", address).hear()
+        domains[many].say("join")
+        domains[many].hear()
+    others = range(STEPS[-1] - 1)
+    ends = [len(others) * part // PROCESSES for part in range(PROCESSES + 1)]
+    for part in [Part(processes, "components_parts.py", "loans", second, *ends_) for ends_ in pairwise(ends)]:
+        part.hear()
+
+    def by_turns_of(rounds: int, turns: int, together: int) -> dict[str, float]:
+        """Return the median seconds for so many questions at a time."""
+        found: dict[str, list[float]] = {which: [] for which in domains}
+        for number in range(rounds + 1):
+            for which, domain in domains.items():
+                domain.say(turns, together)
+                seconds = json.loads(domain.hear())
+                found[which] += seconds if number else ()  # the first one warms up
+        return {which: statistics.median(seconds) for which, seconds in found.items()}
+
+    times = by_turns_of(ROUNDS, TURNS, 1)
+    rates = {which: BURST / seconds for which, seconds in by_turns_of(ROUNDS // 2, 1, BURST).items()}
     detail = f"{times['one'] * 1e6:.0f} and {times['many'] * 1e6:.0f} µs"
     rate = f"{rates['one']:.0f} and {rates['many']:.0f} decisions/s"
     return [
-        at_most("components: response over NATS, 888 subscribers / 1", times["many"] / times["one"], 1.04, detail),
-        at_least("components: throughput over NATS, 888 subscribers / 1", rates["many"] / rates["one"], 0.87, rate),
+        at_most(
+            f"components: response over {name}, 888 decision points / 1", times["many"] / times["one"], 1.04, detail
+        ),
+        at_least(
+            f"components: throughput over {name}, 888 decision points / 1", rates["many"] / rates["one"], 0.87, rate
+        ),
     ]
 
 

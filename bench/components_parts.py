@@ -1,14 +1,18 @@
 """A domain of authorization components for bench_components, and its processes.
 
-`python components_parts.py <role> <fabric> …` says when it is ready. A role is `pdp` or `pip`, a component of the
-domain, `quiet`, a `pdp` that prints nothing, `raw`, which answers signed bytes with signed bytes, `readers`, which read
-requests of others, or `attack`, a component that writes as many hostile samples as each line on standard input says.
+`python components_parts.py <role> <fabric> …` says when it is ready. A role is `domain`, the PAP and the enforcement
+point, which asks as often, and as many questions at a time, as each line on standard input says; `pdp` or `pip`,
+another component of the domain; `quiet`, a `pdp` that prints nothing; `loans`, many decision points about loans; `raw`,
+which answers signed bytes with signed bytes; or `attack`, a component that writes as many hostile samples as each line
+says.
 """
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -51,6 +55,8 @@ PAP: Final = SigningKey(bytes([51]) * 32)
 RAW: Final = (SigningKey(bytes([52]) * 32), SigningKey(bytes([53]) * 32))
 SIGNATURE: Final = 64
 LEVELS: Final = TopicLevels(lifespan=30.0)
+#: components of one process that join at a time
+_TOGETHER: Final = 16
 _KINDS: Final = {"ER": ComponentKind.PEP, "DR": ComponentKind.PDP, "IR": ComponentKind.PIP}
 _ROLES: Final = "\n".join(f"role {name}(n: integer); activate {name}(1); activate {name}(2);" for name in _KINDS)
 _HEAD: Final = f"""namespace bench {{
@@ -215,7 +221,36 @@ class Attacker:
         return made
 
 
+async def lead(address: str) -> None:
+    """Be the PAP and the enforcement point of a domain, and over DDS also its keeper."""
+    async with AsyncExitStack() as stack:
+        if address.startswith("dds:"):
+            from penstock.fabric.dds_keeper import DdsKeeper  # noqa: PLC0415  # it needs an extra
+
+            await stack.enter_async_context(await DdsKeeper.open(address, file=Path(":memory:")))
+        await stack.enter_async_context(administration(await stack.enter_async_context(await connect(address))))
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)  # a decision point has joined
+        pep = await stack.enter_async_context(enforcement(await stack.enter_async_context(await connect(address))))
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            turns, together = map(int, line.split())
+            print(json.dumps([await seconds_of(pep, together) for _ in range(turns)]), flush=True)
+
+
+async def seconds_of(pep: EnforcementComponent, together: int) -> float:
+    """Return the seconds for so many questions at a time. All must be permitted."""
+    began = time.perf_counter()
+    for decided in await asyncio.gather(*(pep.decide(question()) for _ in range(together))):
+        if decided.effect is not AnswerEffect.PERMIT:
+            raise RuntimeError(f"a question was decided otherwise: {decided.effect}")
+    return time.perf_counter() - began
+
+
 async def main(role: str, address: str, *words: str) -> None:
+    if role == "domain":
+        await lead(address)
+        return
     async with await connect(address) as fabric:
         parts: dict[str, Any] = {"pdp": decision, "pip": information, "quiet": partial(decision, note=quiet)}
         if role in parts:
@@ -229,14 +264,12 @@ async def main(role: str, address: str, *words: str) -> None:
         elif role == "raw":
             await answer_raw(fabric, int(words[0]))
         else:
-            for number in range(int(words[0])):
-                await fabric.subscribe(f"{DOMAIN}-DREQ_1", instances=[f"other{number}"], callback=_ignore)
+            numbers = range(*map(int, words))
+            for at in range(0, len(numbers), _TOGETHER):
+                points = [decision(fabric, f"loans{one}", "DR(2)") for one in numbers[at : at + _TOGETHER]]
+                await asyncio.gather(*(one.join() for one in points))
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-
-async def _ignore(_sample: Sample) -> None:
-    pass
 
 
 if __name__ == "__main__":

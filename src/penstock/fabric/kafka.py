@@ -21,7 +21,7 @@ import json
 import secrets
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -36,26 +36,19 @@ from penstock.fabric.kafka_login import KafkaLogin, parse_kafka
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import AddressError, SecretError, UnreadableError
 from penstock.fabric.port import (
-    DEFAULT_INSTANCE,
     LEASE,
-    Callback,
     Clock,
-    DeadlineMissed,
     Fabric,
     Handler,
-    KeyChoice,
     Publisher,
     RandomBytes,
-    SampleReader,
     Service,
     SystemClock,
     TopicOwnership,
     TopicSubscription,
-    WriterChanged,
     answer,
     check_instances,
     check_name,
-    check_watch,
     closed,
     contend,
     differs,
@@ -66,9 +59,8 @@ from penstock.fabric.port import (
     not_owner,
     unknown,
 )
-from penstock.fabric.qos import FOREVER, KEEP_ALL, Ownership, Priority, Qos, agree, check_offer
+from penstock.fabric.qos import FOREVER, KEEP_ALL, Ownership, Priority, Qos, check_offer
 from penstock.fabric.tasks import in_background, keep_running, waited_for
-from penstock.selector import Selector
 
 _MARGIN: Final = 60.0  # seconds that a server keeps a sample longer than its lifespan: clocks differ
 _VOLATILE: Final = 3_600.0  # seconds that a server keeps what is for present readers only
@@ -242,42 +234,21 @@ class KafkaFabric(Fabric):
         await made.begin()
         return made
 
-    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
-        self,
-        topic: str,
-        requested: Qos | None = None,
-        *,
-        callback: Callback | None = None,
-        on_deadline: DeadlineMissed | None = None,
-        on_writer: WriterChanged | None = None,
-        keys: Collection[KeyChoice] | None = None,
-        instances: Collection[str] | None = DEFAULT_INSTANCE,
-        selector: Selector | None = None,
+    async def _read(
+        self, topic: str, offered: Qos, qos: Qos, new: Callable[..., TopicSubscription]
     ) -> TopicSubscription:
-        """Read a topic. Kafka sends all of it; keys, instances and headers are chosen here."""
-        offered, name = await self._known(topic)
-        check_instances(instances, self.limits)
-        check_watch(offered, on_writer)
-        qos = agree(offered, offered if requested is None else requested)
-        made = TopicSubscription(
-            SampleReader(qos, self.limits, watching=on_writer is not None),
-            self.clock,
-            leave=self._leave,
-            on_deadline=on_deadline,
-            on_writer=on_writer,
-            keys=keys,
-            instances=instances,
-            selector=selector,
-            # What a durable topic keeps, a reader of further instances gets when it subscribes again.
-            choose_instances=None if qos.durable else lambda *_: None,
-        )
+        # Kafka sends all of it; keys, instances and headers are chosen here.
+        known = self.registry.get("topics", topic)
+        if known is None:
+            raise unknown(topic)
+        name = self.kafka_topic(topic, known.revision)
+        # What a durable topic keeps, a reader of further instances gets when it subscribes again.
+        made = new(leave=self._leave, choose_instances=None if qos.durable else lambda *_: None)
         try:
             await self._join(made, name, offered)
         except BaseException:
             await made.close()
             raise
-        if callback is not None:
-            made.run(callback)
         return made
 
     async def _join(self, reader: TopicSubscription, name: str, offered: Qos) -> None:

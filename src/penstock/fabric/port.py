@@ -829,14 +829,14 @@ class Fabric(ABC):
             made.run(callback)
         return made
 
+    @abstractmethod
     async def _read(
         self, topic: str, offered: Qos, qos: Qos, new: Callable[..., TopicSubscription]
     ) -> TopicSubscription:
         """Make a subscription with the adapter's hooks, and begin to read. Raises as `subscribe`.
 
-        `qos` is what the reader and the topic have agreed on. An adapter without it has a `subscribe` of its own.
+        `qos` is what the reader and the topic have agreed on.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
