@@ -35,8 +35,15 @@ TABLES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 def drive(folder: Path, address: str, place: str, batch: int) -> int:
     """Run the driver, and return how it ended."""
     command = [sys.executable, "-m", "tests.pipeline.tables_driver", str(folder), address, place, str(batch)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     driver = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        # Derby writes a log there.
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         return driver.wait(600)

@@ -66,6 +66,15 @@ def test_a_dry_run_shows_the_commands(plant: Shell) -> None:
     assert [step["step"] for step in data["steps"]] == ["ingest", "admit", "views"]
 
 
+def test_tables_are_relative_to_the_plan_too(plant: Shell) -> None:
+    plan = 'out = "o"\n[step.deliver]\nsource = "delta:lake/x"\npolicy = "p"\nto = ["parquet:y", "table:z"]\n'
+    (plant.folder / "sub").mkdir()
+    (plant.folder / "sub" / "plan.toml").write_text(plan)
+    said = plant.ok("pipeline", "run", "sub/plan.toml", "--dry-run").out
+    assert f" delta:{plant.folder}/sub/lake/x " in said
+    assert f"--to parquet:{plant.folder}/sub/y --to table:z" in said
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -29,12 +29,14 @@ from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.session import Nouns, aside, say
 from penstock.apps.cli.shared.terminal import show
 from penstock.errors import MalformedError, PenstockError, did_you_mean, printable
+from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.outputs import commits, job_of
+from penstock.pipeline.tables.addresses import parse_address
 
 _STEP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _STEPS: Final = 100
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_PATHS: Final = ("FILE", "FOLDER", "PATH", "[PATH]", "TABLE", "LOG")
+_PATHS: Final = ("FILE", "FOLDER", "PATH", "[PATH]", "TABLE", "LOG", "ADDRESS")
 #: options that the command `run` has for all steps
 _COMMON: Final = ("--master", "--remote", "--conf", "--spark-log", "--output", "--dry-run", "--overwrite")
 
@@ -163,7 +165,11 @@ def _given(step: str, known: click.Option, value: object, folder: Path) -> Itera
 
 
 def _path(folder: Path, text: str) -> str:
-    return text if _SCHEME.match(text) else str(folder / text)
+    if not _SCHEME.match(text):
+        return str(folder / text)
+    register_schemes()
+    address = parse_address(text, lambda path: path if _SCHEME.match(path) else str(folder / path))
+    return text if address.options else str(address)
 
 
 def _known(found: Mapping[str, object], names: Sequence[str], where: str) -> None:
