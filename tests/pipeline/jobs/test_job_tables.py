@@ -1,23 +1,31 @@
 """Main rows of jobs in tables: what was stopped anywhere goes on, and every row is there once."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.apps.conftest import Shell
+from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs.test_job import STREAM, KilledError, Plant
 from tests.pipeline.jobs_plant import admitted, build, good, interpreted, write_events
-from tests.trust.kit import refused
+from tests.trust.kit import NOW, refused
 
+from penstock.pipeline.frames import quoted
+from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.pipeline.jobs.enforce import DeliverJob
+from penstock.pipeline.jobs.ingest import Ingest, table_records
 from penstock.pipeline.jobs.job import run, start
 from penstock.pipeline.jobs.reports import Audit
-from penstock.pipeline.outputs import Output, Said, Streaming, arriving, commits
-from penstock.pipeline.tables.addresses import RowSink, SinkRows
+from penstock.pipeline.jobs.schemes import register_schemes
+from penstock.pipeline.outputs import Output, Said, Streaming, arriving, commits, totals
+from penstock.pipeline.tables.addresses import RowSink, SinkRows, parse_address, source_at
 from penstock.pipeline.tables.delta import DeltaSink
 
 
@@ -184,11 +192,49 @@ def test_deliver_writes_one_table_for_all_readers_or_for_one(spark: SparkSession
         sees = [n for n in good(count) if name != "engineer" or n > 20]
         assert rows == sorted((f"e{n}", f"s{n % 4}" if name == "engineer" else None, float(n)) for n in sees)
     assert f"{len(found)} rows to delta:{plant.path('t')}" in said.out
+    # The same events, from the table that `ingest` wrote.
+    deliver[2] = f"delta:{plant.path('events')}"
     shell.ok(*deliver, "--out", plant.path("one"), "--to", f"delta:{plant.path('o')}", "--reader", "engineer")
     one = DeltaTable(plant.path("o")).to_pyarrow_table()
     assert "subscriber" not in one.column_names
     assert sorted(one["event_id"].to_pylist()) == sorted(f"e{n}" for n in good(count) if n > 20)
     assert set(one["event_type"].to_pylist()) == {str(plant.types()[1].name)}
+
+
+@pytest.mark.parametrize("address", ["delta:{}/t", "parquet:{}/t"])
+def test_ingest_reads_tables_by_a_mapping(spark: SparkSession, tmp_path: Path, address: str) -> None:
+    rows = pa.table({"n": ["1", None, "3"], "t": ["2026-05-01T00:00:00Z"] * 3, "s": ["a", "a", "b c"]})
+    if address.startswith("delta:"):
+        write_deltalake(str(tmp_path / "t"), rows, partition_by=["s"])
+    else:
+        pq.write_to_dataset(rows, str(tmp_path / "t"), partition_cols=["s"])
+    register_schemes()
+    source = source_at(parse_address(address.format(tmp_path)))
+    bound = read_mapping(PARQUET_MAPPING + 'sensor = "s"').bind(define()[0])
+    job, out = Ingest(table_records(source, bound, ()), lambda: NOW), str(tmp_path / "out")
+    run(job, spark, out)
+    assert totals(spark, out) == {"read": 3, "events": 2, "quarantined": 1}
+    (sensor,) = (quoted(a.id) for a in bound.event_type.attributes if a.name == "sensor")
+    events = spark.read.parquet(f"{out}/events").select("`@id`", sensor)
+    assert sorted(map(tuple, events.collect())) == [("1", "a"), ("3", "b c")]
+    (aside,) = spark.read.parquet(f"{out}/quarantine").collect()
+    assert aside["@reason"] == "ingest.id"
+    assert json.loads(bytes(aside["@original"]))["s"] == "a"
+    with refused("tables.mapping"):
+        table_records(source, None, ())
+
+
+@pytest.mark.long
+def test_a_stream_of_a_delta_table_is_admitted_once(spark: SparkSession, plant: Plant) -> None:
+    events, admits = f"delta:{plant.path('events')}", f"delta:{plant.path('admits')}"
+    shell = Shell(plant.folder)
+    for number in range(3):
+        write_events(plant.folder / "in" / f"{number}.jsonl", range(number * 5, (number + 1) * 5))
+        for job, source, to in (("ingest", plant.path("in"), events), ("admit", events, admits)):
+            arguments = ["--policy", str(plant.policy), "--out", plant.path(f"{job}-out"), "--to", to]
+            shell.ok("pipeline", job, source, *arguments, "--stream", "--drain", "--files", "2")
+    assert ids(plant.path("admits")) == sorted(f"e{n}" for n in admitted(15))
+    assert totals(spark, plant.path("admit-out"))["read"] == len(good(15))
 
 
 @pytest.mark.long

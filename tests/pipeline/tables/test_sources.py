@@ -1,5 +1,6 @@
 """Tables as sources: what they have now, what arrives, and what is refused by name."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,7 +71,14 @@ def test_a_table_has_its_rows(spark: SparkSession, tmp_path: Path, address: str)
     rows = source.batch(spark)
     assert found(source.arrived(rows)) == ALL
     # Spark reads what a filter leaves.
-    assert found(rows.where(F.col("region") == "south")) == [("e1", "south")]
+    south = rows.where(F.col("region") == "south")
+    assert found(south) == [("e1", "south")]
+    # Of Delta and Parquet, not even the files of other regions.
+    if address.startswith("delta:"):
+        assert all("region=south" in file for file in south.inputFiles())
+    if address.startswith("parquet:"):
+        plan = south._jdf.queryExecution().executedPlan().toString()
+        assert re.search(r"PartitionFilters: \[[^]]*region#\d+ = south", plan)
 
 
 def test_a_delta_table_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:

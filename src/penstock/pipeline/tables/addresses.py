@@ -5,7 +5,7 @@
     delta:PATH                  a Delta table
     iceberg:CATALOG#NAMESPACE.TABLE
     table:NAME                  a table of Spark's catalogue
-    jetstream://HOST:PORT/STREAM?NAME=VALUE&…     and others of the same form
+    NAME://HOST:PORT/…?NAME=VALUE&…     servers, such as those of messages
 
 An address has a scheme, and a scheme has a source, a sink, or both (`AddressScheme`). `register_scheme` adds one. A
 path has none: files are read and written as each job says. Any path of Spark is a path here (`s3a://…`, `hdfs://…`).
