@@ -22,6 +22,7 @@ happened:
 | `members` | who is a member, as the PAP that acts sees it |
 | `waiting` | who has not applied a reconfiguration yet, as that PAP sees it |
 | `reads` | the components whose requests a PDP or PIP reads |
+| `keeps` | a topic keeps no more than `at_most` samples |
 | `reports` | the codes of all errors that were noted since the last `reports` |
 """
 
@@ -238,6 +239,16 @@ class Scenario:
         except PenstockError as error:
             reason = error.fields.get("reason", error.code)
         assert reason == refused
+
+    async def step_keeps(self, topic: str, at_most: int) -> None:
+        """Look at what a topic keeps."""
+        kept = -1
+        for _ in range(200):
+            kept = len(await self.fabric.state(f"{self.name}-{topic}"))
+            if kept <= at_most:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"it keeps {kept}")
 
     async def step_begin(self, name: str) -> None:
         """Begin to join."""

@@ -1,6 +1,7 @@
 """PAPs agree whatever happens, survive what cannot be answered, and admit as many components as Table 5 has."""
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -76,26 +77,62 @@ actions = st.lists(
         st.tuples(st.just("reconfigure"), st.sampled_from(["changed", "moved", "back"])),
         st.tuples(st.just("advance"), st.sampled_from(["0.5", "3", "12"])),
         st.tuples(st.just("kill"), st.just("")),
+        st.tuples(st.just("burn"), st.sampled_from(["0", "1", "2", "3", "5", "8"])),
+        st.tuples(st.sampled_from(["stall", "go on"]), st.sampled_from(["pap1", "pap2"])),
     ),
     min_size=1,
-    max_size=12,
+    max_size=14,
 )
+
+
+class FragilePap(AdministrationComponent):
+    """A PAP that can be killed between any two of its writes, and that can be slow to read."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        #: how many writes it lives for
+        self.fuse: float = math.inf
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    def _burn(self) -> None:
+        self.fuse -= 1
+        if self.fuse < 0:
+            raise RefusedError("fabric.closed", "killed")
+
+    async def _guarded(self, *args: Any) -> None:
+        await self.reads.wait()
+        await super()._guarded(*args)
+
+    async def _commit(self, content: Any) -> None:
+        self._burn()
+        await super()._commit(content)
+
+    async def _write(self, *args: Any) -> None:
+        self._burn()
+        await super()._write(*args)
+
+    async def _discard(self, *args: Any) -> None:
+        self._burn()
+        await super()._discard(*args)
 
 
 class Crowd:
     """A domain with two PAPs, of which the one that owns CONF may be killed and started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, **changed: Any) -> None:
+        self.changed = changed
         self.clock = ManualClock()
         self.fabric = memory_fabric(self.clock)
         self.notes: list[PenstockError] = []
-        self.paps: dict[str, AdministrationComponent] = {}
+        self.paps: dict[str, FragilePap] = {}
         self.components: dict[str, Recorder] = {}
         self.joining: dict[str, asyncio.Future[None]] = {}
 
     async def start(self, name: str) -> None:
         key = {"pap1": PAP_KEY, "pap2": SECOND_PAP_KEY}[name]
-        self.paps[name] = pap(self.fabric, administration(*NAMES, id=name), self.clock, key=key, note=self.notes.append)
+        chosen = administration(*NAMES, id=name, **self.changed)
+        self.paps[name] = FragilePap(self.fabric, key, chosen, clock=self.clock, note=self.notes.append)
         await self.paps[name].join()
 
     async def act(self, what: str, detail: str) -> None:
@@ -114,12 +151,25 @@ class Crowd:
             case "advance":
                 await self.clock.advance(float(detail))
             case "kill":
-                owner = next((name for name, one in self.paps.items() if one.owns), "pap1")
-                killed = self.paps.pop(owner)
-                killed._owned = None  # its claim stays until the lease is over
-                await killed.close()
-                await settle()
-                await self.start(owner)
+                await self.kill(next((name for name, one in self.paps.items() if one.owns), "pap1"))
+            case "burn":
+                for one in self.paps.values():
+                    one.fuse = float(detail) if one.owns else one.fuse
+            case "stall":
+                self.paps[detail].reads.clear()
+            case "go on":
+                self.paps[detail].reads.set()
+        await settle()
+        for name in [name for name, one in self.paps.items() if one.fuse < 0]:
+            await self.kill(name)
+
+    async def kill(self, name: str) -> None:
+        """Kill a PAP, and start it again."""
+        killed = self.paps.pop(name)
+        killed._owned = None  # its claim stays until the lease is over
+        await killed.close()
+        await settle()
+        await self.start(name)
         await settle()
 
     async def _administer(self, what: str, detail: str) -> None:
@@ -145,16 +195,21 @@ class Crowd:
 
 
 @settings(max_examples=examples(40))
-@given(actions)
-def test_paps_agree(steps: list[tuple[str, str]]) -> None:
+@given(actions, st.sampled_from([0, 3, 1_000]), st.booleans())
+def test_paps_agree(steps: list[tuple[str, str]], compact_after: int, sealed: bool) -> None:
+    """Whatever is killed in the middle of a join, a change of keys, a reconfiguration or a checkpoint."""
+
     async def whole() -> None:
-        crowd = Crowd()
+        crowd = Crowd(compact_after=compact_after, topic_secret=bytes(32) if sealed else b"", rekey_within=5.0)
         await crowd.start("pap1")
         await crowd.start("pap2")
         try:
             for what, detail in steps:
                 await crowd.act(what, detail)
-            for _ in range(8):  # leases and patience end
+            for one in crowd.paps.values():
+                one.fuse = math.inf
+                one.reads.set()
+            for _ in range(12):  # leases and patience end
                 await crowd.clock.advance(6)
                 await settle()
             first, second = map(state_of, crowd.paps.values())

@@ -9,6 +9,7 @@ from tests.authority.components.kit import KINDS, PAP_KEY, SECOND_PAP_KEY, TABLE
 from tests.authority.components.points.test_component import World, world
 from tests.policy.kit import NOW
 
+from penstock.authority.components.administration.live_domain import read_live_domain
 from penstock.authority.components.administration.specification import (
     SPECIFIED_BYTES,
     SPECIFIED_POLICIES,
@@ -109,6 +110,23 @@ def domain(test: Any) -> Any:
 
 def asked(rank: int, resource: str = "account") -> AccessQuestion:
     return AccessQuestion.of(Entity("user", "ann", {"rank": rank}), "look", (resource, "7"))
+
+
+def test_a_checkpoint_has_what_was_specified() -> None:
+    @domain
+    async def run(w: Domain) -> None:
+        async with w.administration(compact_after=0) as first, w.pdp(), w.psp() as psp:
+            applied = await w.done(psp.specify("accounts", LANGUAGES[PolicyLanguage.CEDAR], PolicyLanguage.CEDAR))
+            for number in range(20):
+                await first.change_roles([SetFact("admitted", True, (str(key_of("nobody").principal), "ER", number))])
+            await w.settle()
+            assert len(await w.fabric.state("bank-CONF_1")) < 20
+            async with w.administration("pap2") as second:
+                assert second.book.identities == first.book.identities
+                live = await read_live_domain(w.fabric, second.settings, w.clock.now())
+                assert live.specified == {applied.policy}
+
+    run()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
