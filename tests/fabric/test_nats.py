@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 
 from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import PenstockError
-from penstock.fabric import Clock, Fabric, KeysUnder, Ownership, Priority, Qos, Sample
+from penstock.fabric import Clock, Fabric, KeysUnder, Ownership, Priority, Qos, Sample, nats_feed
 from penstock.fabric.envelope import encode
 from penstock.fabric.limits import FabricLimits
 from penstock.fabric.nats import NatsFabric
@@ -184,6 +184,36 @@ def test_a_sample_that_the_server_sends_again_is_delivered_once(server: NatsServ
             assert await take(reader, 1) == [b"2"]
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize("qos", [LIVE, LOG], ids=["volatile", "durable"])
+def test_a_request_that_came_while_its_consumer_was_deleted_is_noticed(
+    server: NatsServer, qos: Qos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says nothing about such a request, as long as one may wait."""
+    unanswered: list[str] = []
+    publish = NatsClient.publish
+
+    async def lose_one(client: NatsClient, subject: str, *args: Any, **named: Any) -> None:
+        if ".CONSUMER.MSG.NEXT." in subject and not unanswered:
+            unanswered.append(subject)
+            subject, args, named = subject.replace("MSG.NEXT", "DELETE"), (), {}
+        await publish(client, subject, *args, **named)
+
+    async def whole() -> list[bytes]:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("topic", qos)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            (feed,) = fabric.link.returned
+            assert isinstance(feed, nats_feed.StreamFeed)
+            await until(lambda: bool(unanswered) and feed._consumer not in unanswered[0])  # it has another consumer
+            await writer.publish(b"1")
+            return await take(reader, 1)
+
+    monkeypatch.setattr(NatsClient, "publish", lose_one)
+    monkeypatch.setattr(nats_feed, "_EXPIRES", 1_000.0)
+    monkeypatch.setattr(nats_feed, "_PROBE", 0.01)
+    assert asyncio.run(whole()) == [b"1"]
 
 
 def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> None:

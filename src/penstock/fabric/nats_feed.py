@@ -39,6 +39,8 @@ _SECOND: Final = 1_000_000_000  # the API counts in nanoseconds
 _BATCH: Final = 512
 _EXPIRES: Final = 10.0  # seconds that a pull waits at the server
 _GRACE: Final = 2.0  # seconds more until we take the answer for lost
+_PROBE: Final = 1.0  # seconds after which a feed to which nothing came looks whether its consumer is there
+_PROBED: Final = "-probe"  # after the consumer's name, where the server answers that
 _FORGET: Final = 300  # seconds after which the server removes a consumer that nobody asks
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
@@ -46,6 +48,8 @@ _LONGEST_PAUSE: Final = 1.0
 _REMEMBERED: Final = 2 * _BATCH
 #: messages that may wait here: more than was asked for is junk
 _WAITING: Final = 4 * _BATCH
+#: the status that says that nobody listens there
+_NOBODY: Final = "503"
 _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -220,10 +224,14 @@ class StreamFeed:
         self._stir.set()
 
     async def _hear(self, message: Msg) -> None:
-        place = read_place(message.reply)
-        if place is None and (message.reply or not (message.headers or {}).get("Status")):
+        place, to = read_place(message.reply), message.subject.removeprefix(f"{self._reply}.")
+        status = (message.headers or {}).get("Status")
+        if place is None and (message.reply or not status):
             self._subscription.counts.malformed += 1
-        elif (place.consumer if place else message.subject.removeprefix(f"{self._reply}.")) != self._consumer:
+        elif place is None and to == f"{self._consumer}{_PROBED}":
+            if status == _NOBODY:
+                self._returned()
+        elif (place.consumer if place else to) != self._consumer:
             pass  # junk, or from a consumer that was replaced: it takes no room from true messages
         elif self._arrived.qsize() < _WAITING:
             self._arrived.put_nowait(message)
@@ -303,8 +311,13 @@ class StreamFeed:
             await ask(self._client, subject, timeout=self._link.timeout)
 
     async def _pull(self) -> None:
-        """Request as many messages as there is room for, and handle them until the server has sent them all."""
-        wanted = min(_BATCH, self._subscription.reader.room // self._share)
+        """Request as many messages as there is room for, and handle them until the server has sent them all.
+
+        A request that comes while the server deletes the consumer is never answered. So if nothing comes for a while,
+        another one that does not wait shows whether there is a consumer.
+        """
+        room = self._subscription.reader.room // self._share
+        wanted = min(_BATCH, room)
         if not wanted:
             await self._stirred(_EXPIRES)
             return
@@ -314,12 +327,18 @@ class StreamFeed:
         await self._client.publish(subject, json.dumps(body).encode(), reply=ours)
         loop = asyncio.get_running_loop()
         end = loop.time() + _EXPIRES + _GRACE
+        # What it may bring must have room too.
+        probe = loop.time() + _PROBE if room > wanted else end
         while wanted:
             if self._back or loop.time() > end:
                 raise _Interrupted
             if self._arrived.empty():
-                await self._stirred(end - loop.time())
+                await self._stirred(min(probe, end) - loop.time())
+                if probe <= loop.time() < end and self._arrived.empty():
+                    await self._client.publish(subject, b'{"batch":1,"no_wait":true}', reply=f"{ours}{_PROBED}")
+                    probe = end
                 continue
+            probe = end
             message = self._arrived.get_nowait()
             if message.reply:
                 wanted -= await self._take(message)
