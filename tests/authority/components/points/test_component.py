@@ -764,6 +764,7 @@ def denied(*_: object) -> Configuration:
 async def test_who_was_starved_joins_again_by_itself(w: World) -> None:
     levels = TopicLevels(lease=6)
     async with w.pap(*NAMES, levels=levels) as p, w.component("pep1", "ER(1)") as pep:
+        old = pep.configuration.certificate
         # It is not heard for the lease.
         for publisher in pep._publishers.values():
             publisher.alive = asyncio.Event().wait
@@ -775,6 +776,11 @@ async def test_who_was_starved_joins_again_by_itself(w: World) -> None:
         await w.settle()
         assert (pep.number, [*p.registry.members]) == (1, ["pep1"])
         assert w.codes[2:] == ["component.rejoined"]
+        # What it wrote before it knew that is refused, but not reported.
+        async with w.component("pdp1", "DR(1)") as pdp:
+            await w.settle()
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), old, number=1)
+            assert (pdp.seen, pdp.counts, len(w.notes)) == ([], {"component.withdrawn": 1}, 3)
         await pep.write(TopicKind.DREQ, REQUEST)
         for _ in range(10):
             await w.clock.advance(2)

@@ -408,7 +408,7 @@ class AdministrationComponent:
         state = self.registry.follow(content, time)
         if isinstance(content, Withdrawal):
             for component, record in content.records.items():
-                self._verifier.end(component, record, time)
+                self._verifier.end(component, record, content.honest_until(component, time))
         elif state is not None:
             for component, record in state.last_ended.items():
                 self._verifier.end(component, record, time)

@@ -256,6 +256,8 @@ class BaseTime(_Content, frozen=True, tag="base"):
 NOT_APPLIED: Final = "component.not-applied"
 SILENT: Final = "component.silent"
 MISSED: Final = frozenset({NOT_APPLIED, SILENT})
+#: seconds in which such a component learns it, if it still runs
+UNAWARE: Final = 60.0
 
 
 class Withdrawal(_Content, frozen=True, tag="withdrawal"):
@@ -286,6 +288,10 @@ class DomainCheckpoint(_Content, frozen=True, tag="checkpoint"):
         """Raise `MalformedError` for a part that cannot be."""
         if not 1 <= self.part <= self.parts <= CHECKPOINT_SAMPLES:
             raise _malformed("it is a part of a checkpoint that cannot be")
+
+    def honest_until(self, component: str, time: float) -> float:
+        """Return until when a component may honestly write with a role that ended at a time: it may not know it yet."""
+        return time + UNAWARE if component in self.missed else time
 
 
 class AppliedTime(_Content, frozen=True, tag="applied"):

@@ -177,7 +177,10 @@ class SampleVerifier:
         self._replaced[component] = max(number, self._replaced.get(component, 0))
 
     def end(self, component: str, record: str, time: float) -> None:
-        """End a role of a component, and all that it had before. Others learned it at a time."""
+        """End a role of a component, and all that it had before.
+
+        Until a time it may honestly write, because it does not know it yet.
+        """
         if component not in self._ended or record_number(record) > record_number(self._ended[component][0]):
             self._ended[component] = record, time
         self._writers.pop((component, record), None)

@@ -756,7 +756,7 @@ class Component:
             await self._release()
         else:
             for component, ended in record.records.items():
-                self._verifier.end(component, ended, time)
+                self._verifier.end(component, ended, record.honest_until(component, time))
             for component, number in record.replaced.items():
                 self._verifier.replace(component, number)
             mine = self._certificate
