@@ -273,6 +273,10 @@ class Withdrawal(_Content, frozen=True, tag="withdrawal"):
     #: by component: the configuration number before which its certificates have ended
     replaced: dict[str, int] = {}
 
+    def honest_until(self, component: str, time: float) -> float:
+        """Return until when a component may honestly write with a role that ended at a time: it may not know it yet."""
+        return time + UNAWARE if component in self.missed else time
+
 
 class DomainCheckpoint(_Content, frozen=True, tag="checkpoint"):
     """A part of the state of a domain's PAPs, after which CONF needs nothing that was there before."""
@@ -288,10 +292,6 @@ class DomainCheckpoint(_Content, frozen=True, tag="checkpoint"):
         """Raise `MalformedError` for a part that cannot be."""
         if not 1 <= self.part <= self.parts <= CHECKPOINT_SAMPLES:
             raise _malformed("it is a part of a checkpoint that cannot be")
-
-    def honest_until(self, component: str, time: float) -> float:
-        """Return until when a component may honestly write with a role that ended at a time: it may not know it yet."""
-        return time + UNAWARE if component in self.missed else time
 
 
 class AppliedTime(_Content, frozen=True, tag="applied"):
