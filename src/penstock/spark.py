@@ -9,6 +9,9 @@
     ps.whatif(df, "policy.toml", "new.toml", mapping="mapping.toml").changes   # what another policy would change
     df.transform(ps.restrict("policy.toml", reader="planner", mapping="mapping.toml"))   # the same as `view`
 
+    ps.register(spark)   # for tools that can only name a source
+    spark.read.format("penstock").option("policy", "policy.toml").option("reader", "planner").load("ingested")
+
 The data can be any DataFrame, also a stream or one of Spark Connect. `mapping` is a mapping file, a dict of columns by
 attribute name, or not needed if the columns have the names of the attributes. docs/how-to/use-from-a-notebook.md tells
 the whole story.
@@ -68,6 +71,7 @@ from penstock.pipeline.sealed.reader import BlockReader as BlockReader
 from penstock.pipeline.sealed.reader import events_schema as events_schema
 from penstock.pipeline.sealed.reader import sealed_columns as sealed_columns
 from penstock.pipeline.sealed.writer import Writing as Writing
+from penstock.pipeline.view_source import register as register
 from penstock.pipeline.views import explain_view as explain_view
 from penstock.pipeline.views import quarantine as quarantine
 from penstock.pipeline.views import restrict as restrict
@@ -122,6 +126,7 @@ __all__ = [
     "read_rules",
     "read_types",
     "refusals",
+    "register",
     "register_jetstream",
     "restrict",
     "rights_unused",

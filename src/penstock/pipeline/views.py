@@ -212,7 +212,7 @@ def whatif(  # noqa: PLR0913  # data and two policies; the rest has defaults
     """
     old, new = _policy(before, now), _policy(after, now)
     if isinstance(mapping, str | os.PathLike):
-        mapping = _read(mapping, new)
+        mapping = read_bound_mapping(mapping, new)
     if isinstance(mapping, BoundMapping):
         event_type = mapping.event_type
     else:
@@ -399,7 +399,7 @@ class EventColumns:
 
     def output(self, program: Program, *, ids: bool) -> list[Column]:
         """Return the columns of a view of which `_shown` made the rows."""
-        shown = _visible(program)
+        shown = visible_attributes(program)
         own = [quoted(a.name).alias(str(a.id) if ids else a.name) for a in shown]
         taken = {a.name.lower() for a in shown}
         found = []
@@ -429,7 +429,7 @@ def _shown(
     if not is_always(shape.selector):
         found = found.where(seen[0] != 0)
         found = found.withColumns(dict(zip(words, viewer.asked(shape, parameters, seen), strict=True)))
-    visible = {a.name for a in _visible(program)}
+    visible = {a.name for a in visible_attributes(program)}
     own = [c.alias(name) for name, c in viewer.values(program.event_type, seen).items() if name in visible]
     return found.where(seen[0] != 0).select(*map(quoted, METADATA), *own)
 
@@ -506,7 +506,7 @@ def _quoted(text: str, quoting: bool) -> str:  # whether conditions are quoted
     return f"`{text}`" if quoting else "its condition"
 
 
-def _visible(program: Program) -> list[Attribute]:
+def visible_attributes(program: Program) -> list[Attribute]:
     """Return the attributes that some right of a reader shows."""
     branches = program.restriction.branches
     return [a for a in program.event_type.attributes if any(branch.shows(a.id) for branch in branches)]
@@ -515,7 +515,7 @@ def _visible(program: Program) -> list[Attribute]:
 def _needed(program: Program) -> frozenset[str]:
     """Return the ids of the attributes that a program shows or asks about."""
     asked = (branch.holds_where().attributes for branch in program.restriction.branches)
-    return frozenset(str(a.id) for a in _visible(program)).union(*asked)
+    return frozenset(str(a.id) for a in visible_attributes(program)).union(*asked)
 
 
 def _asks_time(program: Program) -> bool:
@@ -552,10 +552,10 @@ def _bound(
         return mapping, df
     if mapping is None or isinstance(mapping, Mapping):
         return _named(df, program.event_type, mapping or {})
-    return _read(mapping, policy), df
+    return read_bound_mapping(mapping, policy), df
 
 
-def _read(file: str | os.PathLike[str], policy: PipelinePolicy) -> BoundMapping:
+def read_bound_mapping(file: str | os.PathLike[str], policy: PipelinePolicy) -> BoundMapping:
     """Read a mapping file, and find the type that it names among those of a policy."""
     path = os.fspath(file)
     data = read_file(path)
