@@ -301,7 +301,7 @@ def test_a_topic_can_have_5000_members() -> None:
 
 
 def test_what_would_be_too_many_members_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "RECONFIGURATION_SAMPLES", 3)
+    monkeypatch.setattr(registry, "_RECONFIGURATION_BYTES", registry.SAMPLE_BYTES)
 
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         chosen = administration(*NAMES, topic_secret=bytes(32))

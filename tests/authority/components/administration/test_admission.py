@@ -1,5 +1,6 @@
 """Strangers cannot fill JOIN and CONF for others, and topics that keep everything stay small."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,8 +92,10 @@ async def _survives(fabric: EmbeddedFabric, clock: ManualClock, notes: list[Pens
     await settle()
     async with pap(fabric, administration(*NAMES, compact_after=20), clock, note=notes.append) as p:
         await flood(fabric, clock, many)
-        for _ in range(200):
+        for _ in range(30):
             await clock.advance(1)
+            while len(p._readers["bank-JOIN_1"].reader) or p._lock.locked():
+                await asyncio.sleep(0)
             await settle()
         assert joining.done()
         await joining
@@ -102,7 +105,7 @@ async def _survives(fabric: EmbeddedFabric, clock: ManualClock, notes: list[Pens
             await settle()
             assert kept(fabric, "JOIN_1") == 0
             assert kept(fabric, "CONF_1") < 200
-            assert p.counts["component.flood"] >= many - STRANGERS_BURST - 300 * STRANGERS_RATE
+            assert p.counts["component.flood"] >= many - STRANGERS_BURST - 30 * STRANGERS_RATE
             assert len(p.registry.waiting) + len(p.registry._answered) < 10_100
             second = pap(fabric, administration(*NAMES, id="pap2"), clock, key=SECOND_PAP_KEY)
             async with second:

@@ -50,6 +50,7 @@ from penstock.authority.components.exchange.topic_keys import (
     seal_private,
 )
 from penstock.authority.components.exchange.topics import (
+    NAME_LENGTH,
     ComponentKind,
     TopicInstance,
     TopicKind,
@@ -104,6 +105,8 @@ SAMPLE_BYTES: Final = FABRIC_BYTES - (64 << 10)
 CERTIFICATE_SIZE: Final = 1_000
 KEYS_SIZE: Final = 200
 TOPIC_SIZE: Final = 50
+#: bytes of a reconfiguration for one R* topic: the last entry of a part, and the configurations of roles, leave room
+_RECONFIGURATION_BYTES: Final = (RECONFIGURATION_SAMPLES - 2) * SAMPLE_BYTES
 _IMAGE: Final = CodecLimits(sexp_bytes=256 << 20, sexp_nodes=64 << 20)
 
 
@@ -255,6 +258,8 @@ class DomainRegistry:
         self._altered: dict[str, RoleConfiguration | None] = {}
         #: apply times of reconfigurations that were not followed yet: by number and component
         self._early: dict[int, dict[str, float]] = {}
+        #: the most topics that a newcomer had
+        self._widest = 0
         self._parts: dict[int, DomainCheckpoint] = {}
         #: the source of topic keys, and the numbers of keys that components may still write under, in order
         self.keys = DerivedTopicKeys(settings.domain, settings.topic_secret) if settings.topic_secret else None
@@ -372,7 +377,7 @@ class DomainRegistry:
             self.number,
             ALWAYS if until is None else Validity.between(None, until),
         )
-        self._check_size({}, JoinedComponent(certificate, request.box_key))  # (5)
+        self._check_room(JoinedComponent(certificate, request.box_key))  # (5)
         ended = [] if before is None else [EndSession(before.certificate.record)]
         levels = self.settings.levels
         private = self._private(certificate, request.box_key, row, random)  # (6)
@@ -652,6 +657,14 @@ class DomainRegistry:
         """Check that a reconfiguration can be planned and announced. Raises `LimitError` (`component.limit`)."""
         self._check_size(roles)
 
+    def _check_room(self, newcomer: JoinedComponent) -> None:
+        """Check that new topic keys for all still fit into their samples. Raises `LimitError`."""
+        topics = newcomer.certificate.topics
+        self._widest = max(self._widest, len(topics.write | topics.read))
+        each = NAME_LENGTH + KEYS_SIZE + TOPIC_SIZE * self._widest * len(self.key_numbers)
+        if self.keys is not None and (len(self.members) + 1) * each > _RECONFIGURATION_BYTES:
+            self._check_size({}, newcomer)  # it costs a look at each member
+
     def _check_size(
         self, roles: Mapping[str, RoleConfiguration | None], newcomer: JoinedComponent | None = None
     ) -> None:
@@ -670,9 +683,9 @@ class DomainRegistry:
                 sizes[route] += KEYS_SIZE + TOPIC_SIZE * len(topics.write | topics.read) * len(self.key_numbers)
             if row is not None and row.topics != member.certificate.topics:
                 sizes[route] += CERTIFICATE_SIZE + TOPIC_SIZE * (len(row.write) + len(row.read))
-        largest, bound = max(sizes.values(), default=0), (RECONFIGURATION_SAMPLES - 2) * SAMPLE_BYTES
-        if largest > bound:
-            raise _too_large("a reconfiguration", largest, bound)
+        largest = max(sizes.values(), default=0)
+        if largest > _RECONFIGURATION_BYTES:
+            raise _too_large("a reconfiguration", largest, _RECONFIGURATION_BYTES)
 
     def reconfigurations(
         self, number: int, instance: TopicInstance, key: Signer, random: RandomBytes, announcement: int
