@@ -5,18 +5,23 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.enforce.test_deliver import SIGHTING, policy_of
 from tests.pipeline.jobs.test_job import RECORDS, Plant, records
 from tests.pipeline.jobs_plant import build, interpreted, seen
 from tests.pipeline.rows import collected
 from tests.trust.kit import NOW
 
 from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.guard import Branch, Restriction
 from penstock.pipeline.enforce.layout import Layout, open_view
+from penstock.pipeline.enforce.policy import programs_of
 from penstock.pipeline.jobs.job import run
 from penstock.pipeline.outputs import commits
 from penstock.pipeline.small import jobs
 from penstock.pipeline.small.folders import NotSmallError, read_commits
 from penstock.pipeline.small.jobs import SmallAdmit, SmallDeliver, SmallIngest, view_rows
+from penstock.selector import ALWAYS
+from penstock.trust.capabilities import Right
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -157,3 +162,12 @@ def test_what_is_not_small_is_left_to_spark(plant: Plant, monkeypatch: pytest.Mo
     with pytest.raises(NotSmallError):
         small(plant, "ingest", "other")
     assert not (plant.folder / "other").exists()
+
+
+def test_a_right_can_hide_who_published() -> None:
+    policy = policy_of(
+        [(SIGHTING, Restriction((Branch(action=Right.SUBSCRIBE, source=shown),)), ALWAYS) for shown in (True, False)]
+    )
+    event = jobs.StoredEvent(str(SIGHTING.name), "1", NOW, "who", {})
+    rows, _ = jobs._delivered(policy, programs_of(policy), [event], {str(SIGHTING.name): SIGHTING})
+    assert [told for ((told, _),) in rows.values()] == [("1", NOW, "who"), ("1", NOW, None)]

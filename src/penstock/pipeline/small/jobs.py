@@ -53,6 +53,7 @@ from penstock.pipeline.event_columns import (
     ORIGINAL,
     POSITION,
     REASON,
+    SOURCE,
     TYPE,
     WORDS,
     attributes_of,
@@ -465,7 +466,8 @@ def _delivered(
                 continue
             seen = deliver(transit, now)
             if seen is not None:
-                rows[program.number].append((event.metadata, seen.values))
+                told = event.metadata if SOURCE in program.metadata else (event.id, event.time, None)
+                rows[program.number].append((told, seen.values))
             if seen is not None or (rights is not None and rights(transit, now) is not None):
                 shown[program.number] += 1
     return rows, shown
