@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -138,11 +136,12 @@ def _string(name: str) -> Column:
 
 
 def _type(versions: Iterable[EventType]) -> Column:
-    found = F.lit(None).cast("string")
+    # One list of cases: of a thousand types, each within the next, Spark could not plan the expression.
+    found = F.when(F.lit(False), F.lit(""))
     for event_type in versions:
         name = event_type.name
         texts = [str(name), str(name.key)] if name.version == "0" else [str(name)]
-        found = F.when(_string("type").isin(*texts), F.lit(str(name))).otherwise(found)
+        found = found.when(_string("type").isin(*texts), F.lit(str(name)))
     return found
 
 
@@ -310,8 +309,8 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
     texts = [F.get(fields, _index(name, declared)).alias(f"@{number}") for number, name in enumerate(bound.columns)]
     if declared is None:
         # A record that has all its fields has all columns, and its header is not searched again.
-        there = reduce(and_, (F.array_contains(columns, name) for name in bound.columns))
-        right = reduce(and_, (cell.column.isNotNull() for cell in cells.values())) | there
+        there = _all([F.array_contains(columns, name) for name in bound.columns])
+        right = _all([cell.column.isNotNull() for cell in cells.values()]) | there
     else:
         right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
     no_text, *others = csv_problems()
@@ -324,6 +323,14 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
         *others,
     ]
     return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
+
+
+def _all(conditions: Sequence[Column]) -> Column:
+    """Return where all conditions are true. Of hundreds, each within the next, Spark could not plan the expression."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    return _all(conditions[:half]) & _all(conditions[half:])
 
 
 def _index(name: str, declared: tuple[str, ...] | None) -> Column:
