@@ -9,8 +9,8 @@ from penstock.apps.cli.shared.commands import CommandAnswer, command, option, op
 from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
-from penstock.pipeline.enforce.manifest import no_view
-from penstock.pipeline.enforce.policy import PipelinePolicy, Program, load_policy, programs_of
+from penstock.pipeline.enforce.manifest import reader_program
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 
 if TYPE_CHECKING:
     from penstock.pipeline.sql.statements import ReaderSql
@@ -74,7 +74,7 @@ def sql(session: CommandSession, options: _Sql) -> CommandAnswer:
     from penstock.pipeline.sql.conditions import SqlDialect  # noqa: PLC0415
 
     policy = load_policy(options.policy_file, session.now)
-    program, dialect = _program(policy, options.reader), SqlDialect(options.dialect)
+    program, dialect = reader_program(policy, options.reader), SqlDialect(options.dialect)
     columns = dict(split_pair(one, "NAME=COLUMN") for one in options.columns)
     named = options.table if options.check is None else statements.CHECKED
     table = statements.TableColumns.of(program, named, columns)
@@ -93,16 +93,6 @@ def sql(session: CommandSession, options: _Sql) -> CommandAnswer:
         return CommandAnswer(data, [], error)
     older = f"; it names revision {found.revision or 'none'}, and the policy has another" if found.outdated else ""
     return CommandAnswer(data, [f"✓ {options.drift} is what the policy gives{older}"])
-
-
-def _program(policy: PipelinePolicy, reader: str) -> Program:
-    """Return the program of a reader. Raises as `no_view`."""
-    programs = programs_of(policy)
-    for program in programs:
-        if reader in program.readers:
-            return program
-    known = [name for program in programs for name in program.readers]
-    raise no_view(reader, known, [one.name for one in policy.subscribers if one.name not in known])
 
 
 def _compared(options: _Sql, made: "ReaderSql", policy: PipelinePolicy) -> CommandAnswer:
