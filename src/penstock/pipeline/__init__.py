@@ -6,5 +6,5 @@ are analyses. `views` are what a reader may see of any DataFrame, and `view_sour
 `sql` writes a reader's rights for other engines, `small` runs jobs on small inputs without Spark. `tables` says where
 rows come from and go besides folders of jobs.
 `outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark. `commits` is
-what outputs say about themselves, `event_columns` names the columns of events.
+what outputs say about themselves, `event_columns` names the columns of events, `quarantine` shows records of one.
 """

@@ -13,8 +13,9 @@ from tests.trust.kit import NOW, refused
 from penstock.pipeline.enforce.policy import load_policy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.job import run
-from penstock.pipeline.jobs.reports import Audit, open_quarantine, safe_text
+from penstock.pipeline.jobs.reports import Audit, open_quarantine
 from penstock.pipeline.outputs import Output
+from penstock.pipeline.quarantine import safe_text
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import Branch, Restriction
 from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import programs_of
+from penstock.pipeline.jobs import reports
 from penstock.pipeline.jobs.job import run
 from penstock.pipeline.outputs import commits
 from penstock.pipeline.small import jobs
@@ -74,6 +75,8 @@ PARTS = {"ingest": ("events", "quarantine"), "admit": ("events", "refused"), "de
 def test_spark_reads_what_was_written_without_it(spark: SparkSession, plant: Plant) -> None:
     for name, out in (("ingest", "ingested"), ("admit", "admitted"), ("deliver", "delivered")):
         small(plant, name, out)
+    ingested = plant.path("ingested")
+    assert jobs.open_quarantine(Path(ingested), 2) == reports.open_quarantine(spark, ingested, 2)
     for reader in ("statistics", "engineer"):
         found = [(row[0], *row[3:]) for row in open_view(spark, plant.path("delivered"), reader).collect()]
         assert sorted(found) == seen(reader, RECORDS)
@@ -158,6 +161,8 @@ def test_what_is_not_small_is_left_to_spark(plant: Plant, monkeypatch: pytest.Mo
     monkeypatch.setattr(jobs, "SMALL_EVENTS", 3)
     with pytest.raises(NotSmallError):
         small(plant, "admit", "admitted")
+    with pytest.raises(NotSmallError):
+        jobs.open_quarantine(plant.folder / "in", 1)
     monkeypatch.setattr(jobs, "SMALL_BYTES", 3)
     with pytest.raises(NotSmallError):
         small(plant, "ingest", "other")

@@ -57,6 +57,8 @@ from penstock.pipeline.outputs import (
     read_part,
     reading,
 )
+from penstock.pipeline.quarantine import FETCHED, QuarantinedRecord, safe_text
+from penstock.pipeline.quarantine import QuarantineSummary as QuarantineSummary
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.whatif import (
     Admissions,
@@ -580,28 +582,6 @@ _RECORDS: Final = StructType(
         StructField(ORIGINAL, BinaryType()),
     ]
 )
-_FETCHED: Final = 400
-"""Bytes of a record that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedRecord:
-    """A record in quarantine: the reason, its place, its size, and its beginning as text that is safe to show."""
-
-    reason: str
-    words: str | None
-    file: str | None
-    position: int | None
-    size: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineSummary:
-    """The quarantine: the number of records for each reason, the most frequent first, and samples."""
-
-    reasons: dict[str, int]
-    samples: tuple[QuarantinedRecord, ...]
 
 
 def open_quarantine(spark: SparkSession, path: str, samples: int = 3) -> QuarantineSummary:
@@ -615,7 +595,7 @@ def open_quarantine(spark: SparkSession, path: str, samples: int = 3) -> Quarant
     place = Window.partitionBy("reason").orderBy("file", "position", "original")
     some = records.withColumn("place", F.row_number().over(place)).where(F.col("place") <= samples)
     found = some.select(
-        "reason", "words", "file", "position", F.octet_length("original"), F.substring("original", 1, _FETCHED), "place"
+        "reason", "words", "file", "position", F.octet_length("original"), F.substring("original", 1, FETCHED), "place"
     ).collect()
     order = list(reasons)
     rows = sorted(found, key=lambda row: (order.index(row[0]), row[6]))
@@ -658,13 +638,3 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
             "`seal` and `unseal` set aside are in the folder `quarantine` of their output",
         )
     return part.select(*columns)
-
-
-def safe_text(data: bytes) -> str:
-    r"""Return bytes as text; bytes that are not UTF-8 or not printable are escaped.
-
-    >>> safe_text(b'caf\xc3\xa9 \xff\x1b[2J\n')
-    'café \\xff\\x1b[2J\\n'
-    """
-    text = data.decode("utf-8", errors="backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

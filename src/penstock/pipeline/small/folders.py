@@ -199,9 +199,9 @@ def count_rows(files: Iterable[Path]) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 
-def read_rows(files: Iterable[Path], columns: Sequence[tuple[str, pa.DataType]]) -> list[tuple[object, ...]]:
+def read_rows(files: Iterable[Path], columns: Sequence[tuple[str, pa.DataType]]) -> list[tuple[Any, ...]]:
     """Return some columns of Parquet files as rows; a column that a file lacks is null."""
-    found: list[tuple[object, ...]] = []
+    found: list[tuple[Any, ...]] = []
     for file in files:
         table = pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read()
         there = set(table.column_names)

@@ -24,6 +24,7 @@ from penstock.pipeline.commits import (
     BATCH,
     DECISIONS,
     EVENTS,
+    JOB,
     OF_UNKNOWN_TYPE,
     QUARANTINED,
     RECORDS,
@@ -31,6 +32,7 @@ from penstock.pipeline.commits import (
     UNKNOWN_TYPE,
     Said,
     check_sum,
+    read_note,
 )
 from penstock.pipeline.enforce.manifest import (
     POLICY,
@@ -60,6 +62,7 @@ from penstock.pipeline.event_columns import (
 )
 from penstock.pipeline.ingest.mapping import BoundMapping
 from penstock.pipeline.limits import RECORD_PRINCIPALS
+from penstock.pipeline.quarantine import FETCHED, QuarantinedRecord, QuarantineSummary, safe_text
 from penstock.pipeline.small.folders import (
     ARROW,
     STORED,
@@ -71,6 +74,7 @@ from penstock.pipeline.small.folders import (
     partition_name,
     partitions,
     read_commits,
+    read_lines,
     read_rows,
     stored_files,
     write_lines,
@@ -229,7 +233,7 @@ def read_events(path: Path, types: Sequence[EventType]) -> list[StoredEvent]:
     found = []
     for name, identity, time, source, *values in read_rows(files, [(TYPE, _STRING), *STORED, *by_ids(attributes)]):
         own = {one: value for one, value in zip(names, values, strict=True) if value is not None}
-        found.append(StoredEvent(str(name), str(identity), time, str(source), own))  # type: ignore[arg-type]  # by its column
+        found.append(StoredEvent(str(name), str(identity), time, str(source), own))
     return found
 
 
@@ -519,3 +523,29 @@ def _stored_view(
         return [], {}
     folder = own / f"{BATCH}={batch}" / f"{POLICY}={policy_mark(manifest.revision)}"
     return stored_files(folder), {a.id: a.name for a in view.attributes}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The quarantine.
+
+
+def open_quarantine(path: Path, samples: int) -> QuarantineSummary:
+    """Return the quarantine of an ingest, with at most this many samples of each reason.
+
+    Raises `FailedError` (`pipeline.no-input`), and `NotSmallError` for a large one, or one of another job.
+    """
+    notes = read_lines(path / JOB)
+    if not notes or read_note(notes[0]).get("job") != "ingest":
+        raise NotSmallError("the folder is not the output of an ingest")
+    files = [file for batch in complete(path) for file in stored_files(path / QUARANTINED / f"{BATCH}={batch}")]
+    if count_rows(files) > SMALL_EVENTS:
+        raise NotSmallError("the quarantine is large")
+    rows: dict[str, list[QuarantinedRecord]] = {}
+    found = read_rows(files, _QUARANTINE[:-1])
+    for row in sorted(found, key=lambda one: (str(one[2]), one[3] is not None, one[3] or 0, one[4])):
+        reason, words, file, position, original = row
+        text = safe_text(original[:FETCHED])
+        record = QuarantinedRecord(str(reason), words, file, position, len(original), text)
+        rows.setdefault(record.reason, []).append(record)
+    reasons = dict(sorted(((name, len(own)) for name, own in rows.items()), key=lambda one: (-one[1], one[0])))
+    return QuarantineSummary(reasons, tuple(one for name in reasons for one in rows[name][:samples]))

@@ -24,6 +24,8 @@ def test_jobs_run_one_after_the_other(penstock: Shell) -> None:
     ingested = penstock.ok("pipeline", "ingest", "in", *policy, "ingested")
     assert "42 records = 36 events + 6 in quarantine" in ingested.out
     assert "  ingest.json  6" in ingested.out
+    aside = penstock.ok("pipeline", "quarantine", "ingested", *SMALL)
+    assert aside.out.splitlines()[-1] == "6 records in quarantine"
     assert (
         "36 events = 29 admitted + 7 refused" in penstock.ok("pipeline", "admit", "ingested", *policy, "admitted").out
     )

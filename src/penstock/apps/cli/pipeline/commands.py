@@ -34,7 +34,7 @@ _JOBS: Final = {
 }
 
 
-_SMALL: Final = ("ingest", "admit", "deliver", "view")
+_SMALL: Final = ("ingest", "admit", "deliver", "view", "quarantine")
 """The commands that `pipeline.small` has too."""
 
 

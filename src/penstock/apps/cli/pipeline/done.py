@@ -1,7 +1,7 @@
 """The result of a job of `penstock pipeline`, whichever engine ran it, and how it is printed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,8 +10,10 @@ from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.pipeline.commits import CLOSED, TO, Said, add_up, names_said
 from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS
+from penstock.pipeline.quarantine import QuarantinedRecord, QuarantineSummary
 
 _UNSEAL: Final = "unseal"
+_WIDE: Final = 80
 #: jobs whose quarantine does not contain records, and what they do with blocks
 _CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
 #: subscribers in a summary; JSON has all of them
@@ -165,3 +167,33 @@ def view_answer(subscriber: str, columns: Sequence[str], rows: Sequence[Sequence
     table = grid_table(columns, [["" if value is None else str(value) for value in row] for row in rows])
     said = counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}"
     return CommandAnswer(data, [table, said])
+
+
+def quarantine_answer(found: QuarantineSummary) -> CommandAnswer:
+    """Return the answer: the quarantined records, and why they are there."""
+    data = {"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]}
+    return CommandAnswer(data, _show_quarantine(found))
+
+
+def _show_quarantine(found: QuarantineSummary) -> Iterator[Shown]:
+    if not found.reasons:
+        yield "nothing is in quarantine"
+        return
+    yield grid_table(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
+    yield ""
+    rows = [(s.reason, _where(s), s.words or "", _beginning(s)) for s in found.samples]
+    yield grid_table(("reason", "where", "why", "record"), rows)
+    yield f"{counted(sum(found.reasons.values()), 'record')} in quarantine"
+
+
+def _where(sample: QuarantinedRecord) -> str:
+    if sample.file is None:
+        return ""
+    name = sample.file.rpartition("/")[2]
+    return name if sample.position is None else f"{name}:{sample.position}"
+
+
+def _beginning(sample: QuarantinedRecord) -> str:
+    if len(sample.text) <= _WIDE and sample.size <= _WIDE:
+        return sample.text
+    return f"{sample.text[:_WIDE]}… ({sample.size:,} bytes)"

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from penstock.apps.cli.pipeline.done import view_answer
+from penstock.apps.cli.pipeline.done import quarantine_answer, view_answer
 from penstock.apps.cli.pipeline.options import (
     ReportJobOptions,
     SealedInputOptions,
@@ -24,7 +24,6 @@ from penstock.apps.cli.pipeline.output import (
     comparison_answer,
     known,
     plan_answer,
-    quarantine_answer,
     report_answer,
 )
 from penstock.apps.cli.pipeline.runs import (
@@ -218,6 +217,7 @@ class _Quarantine:
         help="Show this many records of each reason.",
     )
     spark: SparkOptions
+    engine: str = engine_option()
     output: str = output_option()
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -19,14 +19,13 @@ from penstock.pipeline.audit import AuditReport, ReportTable
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.ingest import Ingest, MappedTables
 from penstock.pipeline.jobs.job import Job
-from penstock.pipeline.jobs.reports import QuarantinedRecord, QuarantineSummary, audit_html, whatif_html
+from penstock.pipeline.jobs.reports import audit_html, whatif_html
 from penstock.pipeline.pages import number_text
 from penstock.pipeline.whatif import PolicyComparison, VisibilityChange, listed
 from penstock.trust.capabilities import Right
 
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
-_WIDE: Final = 80
 _SHOWN: Final = (
     *("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows"),
     *("durations", "slowest", "revocations"),
@@ -74,36 +73,6 @@ def done_answer(job: Job, out: str, done: Done) -> CommandAnswer:
     if isinstance(job, Ingest) and isinstance(job.records, MappedTables):
         return job_answer(job.name, out, done, job.records.bound.columns)
     return job_answer(job.name, out, done)
-
-
-def quarantine_answer(found: QuarantineSummary) -> CommandAnswer:
-    """Return the answer: the quarantined records, and why they are there."""
-    data = {"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]}
-    return CommandAnswer(data, _show_quarantine(found))
-
-
-def _show_quarantine(found: QuarantineSummary) -> Iterator[Shown]:
-    if not found.reasons:
-        yield "nothing is in quarantine"
-        return
-    yield grid_table(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
-    yield ""
-    rows = [(s.reason, _where(s), s.words or "", _beginning(s)) for s in found.samples]
-    yield grid_table(("reason", "where", "why", "record"), rows)
-    yield f"{counted(sum(found.reasons.values()), 'record')} in quarantine"
-
-
-def _where(sample: QuarantinedRecord) -> str:
-    if sample.file is None:
-        return ""
-    name = sample.file.rpartition("/")[2]
-    return name if sample.position is None else f"{name}:{sample.position}"
-
-
-def _beginning(sample: QuarantinedRecord) -> str:
-    if len(sample.text) <= _WIDE and sample.size <= _WIDE:
-        return sample.text
-    return f"{sample.text[:_WIDE]}… ({sample.size:,} bytes)"
 
 
 def plan_answer(job: Job, planned: Planned) -> CommandAnswer:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import click
 
-from penstock.apps.cli.pipeline.done import Done, job_answer, shown_value, view_answer
+from penstock.apps.cli.pipeline.done import Done, job_answer, quarantine_answer, shown_value, view_answer
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import ShelfOptions
@@ -23,7 +23,7 @@ from penstock.pipeline.enforce.manifest import Layout
 from penstock.pipeline.enforce.policy import RecordingPolicy, load_policy
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.small.folders import NotSmallError, read_commits
-from penstock.pipeline.small.jobs import SmallAdmit, SmallDeliver, SmallIngest, local_path, view_rows
+from penstock.pipeline.small.jobs import SmallAdmit, SmallDeliver, SmallIngest, local_path, open_quarantine, view_rows
 
 
 class _SmallJob(Protocol):
@@ -145,3 +145,17 @@ def view(options: _View) -> CommandAnswer:
     return view_answer(
         options.subscriber, columns, [[shown_value(v) for v in row] for row in rows[: options.limit]], len(rows)
     )
+
+
+@option_class
+class _Quarantine:
+    folder: str = argument(metavar="FOLDER")
+    samples: int = option("--samples", type=click.IntRange(1, 100), default=3, help="Show this many of each reason.")
+    engine: str = option("--engine", default="auto", help="Choose the engine.")
+    output: str = output_option()
+
+
+@command()
+def quarantine(options: _Quarantine) -> CommandAnswer:
+    """Show what did not fit."""
+    return quarantine_answer(open_quarantine(local_path(options.folder), options.samples))
