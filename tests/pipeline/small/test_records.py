@@ -85,9 +85,16 @@ def check_csv(spark: SparkSession, folder: Path, bound: BoundMapping) -> None:
     check(without_spark(records.read_table(files, bound), [bound.event_type]), expected)
 
 
-def check_lines(spark: SparkSession, file: Path) -> None:
+def vague(rows: Counter[tuple[object, ...]]) -> Counter[tuple[object, ...]]:
+    """Return rows with one reason for lines that cannot be parsed: of several mistakes, either may be found first."""
+    unread = {"ingest.json", "ingest.duplicate-key", "ingest.text"}
+    return Counter(("unread", *row[2:]) if row[0] in unread else row for row in rows.elements())
+
+
+def check_lines(spark: SparkSession, file: Path, *, damaged: bool = False) -> None:
     expected = of_spark(ingest_envelopes(read_lines(spark.read, str(file)), [FIRST, SECOND], AT))
-    check(without_spark(records.read_envelopes(file, records.type_names(ALL)), ALL), expected)
+    found = without_spark(records.read_envelopes(file, records.type_names(ALL)), ALL)
+    check(vague(found) if damaged else found, vague(expected) if damaged else expected)
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +158,7 @@ def test_lines_of_json(spark: SparkSession, tmp_path: Path) -> None:
 def test_lines_at_random(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
     file = tmp_path_factory.mktemp("json") / "a.jsonl"
     file.write_bytes(b"\n".join(line for line in lines if b"\n" not in line))
-    check_lines(spark, file)
+    check_lines(spark, file, damaged=True)
 
 
 MAPPED = PARQUET_MAPPING + 'count = "i"\nvalue = "f"\non = "b"\nseen = "t"\ncolour = "s"\nlane = "l"\n'

@@ -519,11 +519,11 @@ def _object(line: bytes) -> dict[str, Any]:
     if not text.strip(_BLANK):
         raise RecordError("ingest.empty", "an empty line")
     try:
-        found = _DECODER.decode(text)
+        found, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_BLANK)))
     except (ValueError, RecursionError):
-        found = None
+        found, end = None, 0
     half = _HALF.search(_ESCAPES.sub(" ", text)) is not None
-    unread = not isinstance(found, _Pairs) or half or _unreadable(found, 0)
+    unread = not isinstance(found, _Pairs) or half or _unreadable(found, 0) or bool(text[end:].strip(_BLANK))
     if unread and half:
         raise RecordError("ingest.text", "a string holds a lone surrogate")
     if isinstance(found, _Pairs) and (_repeated(found) or _repeated(dict(found).get("data"))):
