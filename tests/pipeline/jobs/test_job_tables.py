@@ -106,7 +106,9 @@ class Lines:
         return SinkRows(output.spark.read.parquet(output.part("copied", batch)))
 
 
-@pytest.mark.parametrize(("killed", "stream"), [("before", False), ("behind", True)])
+@pytest.mark.parametrize(
+    ("killed", "stream"), [("behind", False), pytest.param("before", True, marks=pytest.mark.long)]
+)
 def test_a_run_that_was_killed_at_a_table_goes_on(
     spark: SparkSession, tmp_path: Path, killed: str, stream: bool
 ) -> None:
@@ -201,7 +203,7 @@ def test_deliver_writes_one_table_for_all_readers_or_for_one(spark: SparkSession
     assert set(one["event_type"].to_pylist()) == {str(plant.types()[1].name)}
 
 
-@pytest.mark.parametrize("address", ["delta:{}/t", "parquet:{}/t"])
+@pytest.mark.parametrize("address", ["delta:{}/t", pytest.param("parquet:{}/t", marks=pytest.mark.long)])
 def test_ingest_reads_tables_by_a_mapping(spark: SparkSession, tmp_path: Path, address: str) -> None:
     rows = pa.table({"n": ["1", None, "3"], "t": ["2026-05-01T00:00:00Z"] * 3, "s": ["a", "a", "b c"]})
     if address.startswith("delta:"):
