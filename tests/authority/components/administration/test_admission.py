@@ -184,6 +184,23 @@ def test_a_pap_that_has_lost_its_way_takes_over_the_state_of_a_checkpoint() -> N
     run(test)
 
 
+def test_components_that_a_pap_missed_are_shown_after_a_checkpoint() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*NAMES, compact_after=0)
+        async with pap(fabric, chosen, clock, note=notes.append) as p, recorder(fabric, "pdp1", "DR(1)", clock):
+            gone = recorder(fabric, "pep1", "ER(1)", clock)
+            await gone.join()
+            await gone.close()
+            await p.reconfigure({"DR(1)": CHANGED})
+            await clock.advance(20)
+            for _ in range(30):
+                await p.change_roles([SetFact("admitted", True, admitted("pep9", "ER(1)").arguments)])
+            live = await read_live_domain(fabric, chosen, clock.now())
+            assert {name: code for name, (code, _) in live.missed.items()} == {"pep1": "component.not-applied"}
+
+    run(test)
+
+
 def test_settings_that_have_changed_count_after_a_checkpoint() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         first = administration(("pep1", "ER(1)"), ("pep2", "ER(1)"), compact_after=0)

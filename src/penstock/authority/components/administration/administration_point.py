@@ -600,8 +600,8 @@ class AdministrationComponent:
         parts = self.registry.checkpoint(self._next_number(self.now()), self.extension())
         for part in parts:
             await self._commit(part)
-        for standing in self.registry.standing():  # for partner domains
-            await self._commit(Withdrawal(standing.records))
+        for standing in self.registry.standing():  # for partner domains, and for those who look at this one
+            await self._commit(Withdrawal(standing.records, standing.missed))
         self._load = 0
         leased = self.settings.levels.lease != FOREVER
         for instance, sample in handled.items():

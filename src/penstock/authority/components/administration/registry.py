@@ -216,6 +216,7 @@ class RegistryState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     last_ended: dict[str, str]
     endings: dict[str, str]
     missed: dict[str, str]
+    last_missed: dict[str, str]
     progress: tuple[StoredProgress, ...]
     finished: tuple[tuple[int, float], ...]
     key_numbers: tuple[int, ...]
@@ -250,6 +251,8 @@ class DomainRegistry:
         self.excused = 0.0
         #: by component: the record of its last role that has ended
         self.last_ended: dict[str, str] = {}
+        #: the components among them that a PAP missed, and the code
+        self.last_missed: dict[str, str] = {}
         #: by member: the configuration number before which its certificates have ended, if it got another one
         self.replaced: dict[str, int] = {}
         #: of all samples of CONF that led to this state
@@ -557,6 +560,7 @@ class DomainRegistry:
         certificate = read_component_certificate(answer.certificate)
         self._change(answer.role_changes)
         self.members[answer.id] = JoinedComponent(certificate, answer.box_key)
+        self.last_missed.pop(answer.id, None)
 
     def can_end(self, change: RoleChange) -> bool:
         """Return whether a session, or a credential of another domain, that a change ends is still there."""
@@ -590,8 +594,9 @@ class DomainRegistry:
                 self.replaced.pop(component, None)
                 self._has_ended(component, session)
                 self.missed.pop(component, None)
+                self.last_missed.pop(component, None)
                 if reason in MISSED:
-                    self.missed[component] = reason
+                    self.missed[component] = self.last_missed[component] = reason
                 for progress in self.progress.values():
                     progress.waiting.discard(component)
 
@@ -607,7 +612,8 @@ class DomainRegistry:
         while found := (dict(islice(ended, ENDED_TOGETHER)), dict(islice(replaced, ENDED_TOGETHER))):
             if not any(found):
                 return
-            yield Withdrawal(found[0], {}, found[1])
+            missed = {component: self.last_missed[component] for component in found[0].keys() & self.last_missed.keys()}
+            yield Withdrawal(found[0], missed, found[1])
 
     # ------------------------------------------------------------------------------------------------------------------
     # Reconfigurations.
@@ -822,6 +828,7 @@ class DomainRegistry:
             self.last_ended,
             self.endings,
             self.missed,
+            self.last_missed,
             tuple(
                 StoredProgress(
                     one.plan,
@@ -883,6 +890,7 @@ class DomainRegistry:
         }
         self.replaced, self.last_ended = dict(state.replaced), dict(state.last_ended)
         self.endings, self.missed = dict(state.endings), dict(state.missed)
+        self.last_missed = dict(state.last_missed)
         self.finished = dict(state.finished)
         self.progress = {
             one.plan.number: ReconfigurationProgress(
