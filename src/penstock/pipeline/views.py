@@ -321,7 +321,7 @@ class EventColumns:
         }
         bound = replace(bound, mapping=replace(mapping, attributes=kept, format=MappedFormat.PARQUET))
         nothing = [F.lit(None).alias(name) for name in (FILE, POSITION, ORIGINAL)]
-        records = df.select(*columns(df), *nothing, F.struct(*columns(df)).alias(ROW))
+        records = df.select(*nothing, F.struct(*columns(df)).alias(ROW))
         checked = check_table(records, bound)
         names = {
             name: origin.column
@@ -334,7 +334,7 @@ class EventColumns:
             for a in attributes_of([event_type])
         }
         typed = checked.frame.select(
-            quoted(ROW),
+            "*",
             checked.type.alias(TYPE),
             checked.id.alias(ID),
             checked.time.value.alias(TIME),
