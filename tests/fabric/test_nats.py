@@ -216,6 +216,30 @@ def test_a_request_that_came_while_its_consumer_was_deleted_is_noticed(
     assert asyncio.run(whole()) == [b"1"]
 
 
+def test_the_state_of_a_topic_is_whole_if_its_consumer_was_deleted_meanwhile(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    publish = NatsClient.publish
+
+    async def delete_first(client: NatsClient, subject: str, *args: Any, **named: Any) -> None:
+        if ".CONSUMER.MSG.NEXT." in subject and not deleted:
+            deleted.append(subject)
+            await client.request(subject.replace("MSG.NEXT", "DELETE"), timeout=PATIENCE)
+        await publish(client, subject, *args, **named)
+
+    async def whole() -> list[bytes]:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("topic", LOG)
+            writer = await fabric.publisher("topic")
+            await writer.publish(b"1")
+            monkeypatch.setattr(NatsClient, "publish", delete_first)
+            return [sample.data for sample in await fabric.state("topic")]
+
+    assert asyncio.run(whole()) == [b"1"]
+    assert deleted
+
+
 def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> None:
     async def whole(lone: NatsServer) -> None:
         async with await NatsFabric.connect(lone.url) as fabric:

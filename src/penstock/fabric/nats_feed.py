@@ -48,6 +48,8 @@ _LONGEST_PAUSE: Final = 1.0
 _REMEMBERED: Final = 2 * _BATCH
 #: messages that may wait here: more than was asked for is junk
 _WAITING: Final = 4 * _BATCH
+#: the statuses that say that there is nothing, or nothing in time
+_NO_MORE: Final = ("404", "408")
 #: the status that says that nobody listens there
 _NOBODY: Final = "503"
 _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -343,7 +345,7 @@ class StreamFeed:
             if message.reply:
                 wanted -= await self._take(message)
                 continue
-            if (message.headers or {}).get("Status") in ("404", "408"):
+            if (message.headers or {}).get("Status") in _NO_MORE:
                 return
             raise _Interrupted
 
@@ -413,8 +415,11 @@ async def read_all(link: NatsLink, topic: str, key: str | None, *, named: bool) 
                 left -= wanted
                 while wanted:
                     message = await heeding(inbox.next_msg(timeout=link.timeout))
-                    if not message.reply and (message.headers or {}).get("Status"):
+                    status = None if message.reply else (message.headers or {}).get("Status")
+                    if status in _NO_MORE:
                         return found  # the rest has expired or was superseded
+                    if status:
+                        raise AnswerError("the consumer is gone")  # with part of what the topic keeps: read it again
                     place = delivery.place(message)
                     if place is None:
                         continue
