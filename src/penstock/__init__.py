@@ -12,7 +12,7 @@ version. Names are imported when they are first used, so that `import penstock` 
 - `guard` decides and enforces, `moderator` finds conflicts between rules, `policy` evaluates XACML, `roles` runs OASIS.
 - `trust` verifies certificates and types, `crypto` signs and seals, `codec` converts values to bytes.
 - `selector` parses and compares conditions on events, `model` has the values that all of them use.
-- `testing` has a network for tests of programs.
+- `simulate` runs components in virtual time, `testing` has a network for tests of programs.
 """
 
 from importlib import import_module

@@ -73,7 +73,7 @@ _BATCH: Final = "@batch"
 
 @dataclass(frozen=True, slots=True)
 class ViewRequest:
-    """What is read for whom: the options of the source, looked up on the driver."""
+    """What is read, and who reads it: the options of the source, looked up on the driver."""
 
     path: str
     program: Program

@@ -46,9 +46,9 @@ def key_of(name: str) -> SigningKey:
     return SigningKey(name.encode().ljust(32, b"."))
 
 
-def memory_fabric(clock: Clock | None = None) -> EmbeddedFabric:
+def memory_fabric(clock: Clock | None = None, **named: Any) -> EmbeddedFabric:
     """Return a fabric whose persistent topics are in memory."""
-    return EmbeddedFabric(clock=clock, keeper=FileKeeper(Path(":memory:")))
+    return EmbeddedFabric(clock=clock, keeper=FileKeeper(Path(":memory:")), **named)
 
 
 def admitted(name: str, role: str) -> SetFact:

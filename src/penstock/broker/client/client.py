@@ -461,6 +461,9 @@ TypeSource: TypeAlias = TypeName | str | UnverifiedType | EventType
 _Class: TypeAlias = type[T]
 
 
+_NOW: Final = partial(datetime.now, UTC)
+
+
 def connect(  # noqa: PLR0913  # what a session is made of
     url: str | None = None,
     *,
@@ -476,7 +479,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
     timeout: float = 30.0,
     limits: BrokerLimits | None = None,
     random: RandomBytes = secrets.token_bytes,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], datetime] = _NOW,
 ) -> "Client":
     """Return a client that connects when it is entered: `async with connect(…) as client`.
 

@@ -1,0 +1,5 @@
+"""The real system under virtual time: thousands of components in one process, replayable by one seed.
+
+- `loop` runs asyncio code in virtual time, with a processor of its own for each simulated process.
+- `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
+"""
