@@ -258,3 +258,15 @@ def test_other_columns_and_columns_that_are_missing() -> None:
     assert compared(found, delivered_rows(MASKED, policy(), table, data)).same
     assert found
     assert canonical(query, SqlDialect.DUCKDB)
+
+
+def test_filters_hide_who_published_where_a_right_says_so() -> None:
+    program = program_of(Restriction((branch(source=False),)), READING)
+    for dialect in SqlDialect:
+        assert SOURCE not in statement(dialect, program)
+    check(run_on_duckdb, SqlDialect.DUCKDB, program, policy(), ROWS)
+    written = statement(SqlDialect.DATABRICKS, program, filters=True)
+    assert "ALTER COLUMN `@source` SET MASK for_reader_source" in written
+    with pytest.raises(RefusedError) as problem:
+        statement(SqlDialect.POSTGRES, program, filters=True)
+    assert problem.value.code == "sql.inexpressible"

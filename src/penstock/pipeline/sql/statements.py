@@ -19,7 +19,7 @@ from penstock.guard.restriction import Branch
 from penstock.model.types import Attribute
 from penstock.model.values import Enumerated, Kind
 from penstock.pipeline.enforce.policy import PipelinePolicy, Program
-from penstock.pipeline.event_columns import METADATA, TIME, attributes_of
+from penstock.pipeline.event_columns import METADATA, SOURCE, TIME, attributes_of
 from penstock.pipeline.sql.conditions import (
     Sql,
     SqlCompiler,
@@ -251,6 +251,9 @@ def filter_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
     if dialect is not SqlDialect.POSTGRES:
         raise inexpressible(dialect, "row filters", "write a view: --as view")
     attributes = attributes_of([reader.program.event_type])
+    if SOURCE in reader.table.columns and SOURCE not in reader.program.metadata:
+        hint = "row-level security shows whole rows: write a view with --as view"
+        raise inexpressible(dialect, f"a policy that hides `{SOURCE}`", hint)
     plain = [reader.value(a, [c for _, c in reader.branches]) == _column(reader.table, a.name) for a in attributes]
     if not all(plain):
         hidden = attributes[plain.index(False)].name
@@ -284,6 +287,10 @@ def _databricks(reader: ReaderSql, name: str, signature: Signature) -> Iterable[
     function = f"{name}_rows"
     yield _function(function, {column: of[column] for column in used}, Kind.BOOLEAN, rows, signature)
     yield f"ALTER TABLE {target} SET ROW FILTER {_written(function, dialect)} ON ({_list(used, dialect)})"
+    if SOURCE in table.columns and SOURCE not in reader.program.metadata:
+        function, column = f"{name}_source", table.columns[SOURCE]
+        yield _function(function, {column: Kind.STRING}, Kind.STRING, null_of(Kind.STRING), signature)
+        yield f"ALTER TABLE {target} ALTER COLUMN {_list([column], dialect)} SET MASK {_written(function, dialect)}"
     for attribute in attributes:
         column, value = table.columns[attribute.name], values[attribute.name]
         if value == _name(column):
