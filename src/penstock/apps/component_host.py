@@ -320,10 +320,20 @@ class ComponentHost:
         self.components: dict[str, AnyComponent] = {
             id_: make_component(loaded, loaded.plan.components[id_], fabric, key, note) for id_, key in keys.items()
         }
+        self._show_roles(keys)
         self.refused: dict[str, PenstockError] = {}
         self._loaded = loaded
         self._joined = joined
         self._note = note
+
+    def _show_roles(self, keys: Mapping[str, Signer]) -> None:
+        """Let components with one key show each other's roles when they join."""
+        others = {id_: one for id_, one in self.components.items() if isinstance(one, Component)}
+        for id_, component in others.items():
+            principal = keys[id_].principal
+            component.beside = [
+                one for name, one in others.items() if name != id_ and keys[name].principal == principal
+            ]
 
     async def __aenter__(self) -> Self:
         await self.join()

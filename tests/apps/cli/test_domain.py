@@ -26,6 +26,7 @@ from penstock.authority.components.exchange.samples import Configuration
 from penstock.authority.components.exchange.topics import check_component_name
 from penstock.authority.components.information.combining import CombinedInformation, TimedValue
 from penstock.authority.components.plans.domain_plan import load_domain_plan
+from penstock.authority.components.points.component import Component
 from penstock.authority.components.points.decision import ConfiguredPolicies
 from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.decisions.messages import AnswerEffect
@@ -305,6 +306,15 @@ def test_components_of_another_domain_ask_about_their_own_subjects(penstock: She
         assert "component.role-lost" in codes
 
     asyncio.run(test())
+
+
+def test_components_with_one_key_show_each_other_s_roles(penstock: Shell, bank: Path) -> None:
+    loaded = load_domain_plan("bank/bank.toml")
+    (key, other), ids = [SigningKey(bytes([number]) * 32) for number in (1, 2)], ("pdp-1", "pdp-2", "atm")
+    keys = dict(zip(ids, (key, key, other), strict=True))
+    host = ComponentHost(loaded, EmbeddedFabric(), keys, lambda _id, _error: None)
+    made = [host.components[id_] for id_ in ids]
+    assert [one.beside for one in made if isinstance(one, Component)] == [[made[1]], [made[0]], []]
 
 
 def test_an_older_mapping_is_not_applied_again(penstock: Shell, bank: Path) -> None:
