@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.model.types import EventType
+from penstock.model.types import Attribute, EventType
 from penstock.model.values import INTEGER_MIN, Kind, Scalar
 from penstock.pipeline.event_columns import EARLIEST as EARLIEST
 from penstock.pipeline.event_columns import ID as ID
@@ -493,3 +493,41 @@ def to_transit(events: DataFrame, event_type: EventType, types: Iterable[EventTy
 def transit_sources(types: Iterable[EventType]) -> dict[str, ColumnSource]:
     """Return where the attributes of some types stand in a frame of transit events."""
     return {str(a.id): ColumnSource(quoted(a.id), a.spec.kind) for a in attributes_of(types)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events as CloudEvents in JSON, as ingest reads them.
+
+
+JSON_FORM: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+def shown_source(event_type: EventType) -> Column:
+    """Return the source of events; the type's owner if the reader may not see it, because an envelope needs one."""
+    return F.coalesce(quoted(SOURCE), F.lit(str(event_type.name.owner)))
+
+
+def envelope(event_type: EventType, column: Callable[[Attribute], str] = lambda attribute: attribute.name) -> Column:
+    """Return events of one version as CloudEvents; `column` says in which column an attribute is.
+
+    Null attributes are absent. JSON has no number for NaN and the infinities: they go out as texts, which an ingest
+    then refuses.
+    """
+    whole = F.struct(
+        F.lit("1.0").alias("specversion"),
+        quoted(ID).alias("id"),
+        shown_source(event_type).alias("source"),
+        F.lit(str(event_type.name)).alias("type"),
+        quoted(TIME).alias("time"),
+        _data(event_type, column).alias("data"),
+    )
+    return F.to_json(whole, JSON_FORM)
+
+
+def envelope_data(event_type: EventType, column: Callable[[Attribute], str]) -> Column:
+    """Return the `data` of events of one version, as `envelope` does."""
+    return F.to_json(_data(event_type, column), JSON_FORM)
+
+
+def _data(event_type: EventType, column: Callable[[Attribute], str]) -> Column:
+    return F.struct(*(quoted(column(attribute)).alias(attribute.name) for attribute in event_type.attributes))

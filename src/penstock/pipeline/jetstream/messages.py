@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.types import EventType
-from penstock.pipeline.frames import ID, SOURCE, TIME, quoted
+from penstock.pipeline.frames import ID, envelope, quoted, shown_source
 from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.link import JetStreamLink, StreamState, stream_state
@@ -31,7 +31,6 @@ from penstock.trust.event_types import VerifiedType
 
 
 _COLUMNS: Final = "sequence,payload"
-_JSON: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
 def read_jetstream(reader: Reader, options: Mapping[str, str]) -> DataFrame:
@@ -53,25 +52,14 @@ def read_jetstream(reader: Reader, options: Mapping[str, str]) -> DataFrame:
 def to_messages(events: DataFrame, event_type: EventType, subject: str) -> DataFrame:
     """Return typed events of one version, say a reader's view, as what `penstock.jetstream` writes to a subject.
 
-    The payload is the envelope that ingest reads; null attributes are absent. JSON has no number for NaN and the
-    infinities: they go out as texts, which an ingest then refuses. Events of two sources may have the same id, so the
-    source is the message's key. If the reader may not see it, the type's owner stands there: an envelope needs one.
+    The payload is the envelope that ingest reads (`envelope`). Events of two sources may have the same id, so the
+    source is the message's key.
     """
-    source = F.coalesce(quoted(SOURCE), F.lit(str(event_type.name.owner)))
-    data = F.struct(*(quoted(attribute.name).alias(attribute.name) for attribute in event_type.attributes))
-    envelope = F.struct(
-        F.lit("1.0").alias("specversion"),
-        quoted(ID).alias("id"),
-        source.alias("source"),
-        F.lit(str(event_type.name)).alias("type"),
-        quoted(TIME).alias("time"),
-        data.alias("data"),
-    )
     return events.select(
         F.lit(subject).alias("subject"),
         quoted(ID).alias("id"),
-        source.alias("key"),
-        F.to_json(envelope, _JSON).alias("payload"),
+        shown_source(event_type).alias("key"),
+        envelope(event_type).alias("payload"),
     )
 
 

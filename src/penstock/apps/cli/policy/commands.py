@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from penstock.apps.answer_links import AnswerLinks
+from penstock.apps.cli.policy.acl import acl
 from penstock.apps.cli.policy.analysis import analyse, diff, residual
 from penstock.apps.cli.policy.explanation import explain_decision
 from penstock.apps.cli.policy.files import check, convert, fmt, read_request_file, read_root, run_tests
@@ -443,7 +444,7 @@ def policy() -> None:
     """Check, convert, test and analyse attribute-based policies."""
 
 
-for _command in (analyse, diff, explain_decision, residual, check, fmt, convert, run_tests, sql):
+for _command in (analyse, diff, explain_decision, residual, check, fmt, convert, run_tests, sql, acl):
     policy.add_command(_command)
 
 

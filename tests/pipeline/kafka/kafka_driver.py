@@ -1,0 +1,42 @@
+"""A driver that is there to be killed: from one Kafka topic to another through `ingest`, `admit` and `deliver`.
+
+python -m tests.pipeline.kafka.kafka_driver FOLDER SOURCE TARGET [--drain]
+"""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tests.java import LIGHT
+
+from penstock.apps.cli.main import cli
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+
+
+def main(folder: Path, source: str, target: str, more: list[str]) -> None:
+    """Run until killed, or until everything was read."""
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}.items():
+        spark = spark.config(name, value)
+    spark.getOrCreate()
+    for job, read, out, to in (
+        ("ingest", f"{source}?batch=6", "ingested", []),
+        ("admit", str(folder / "ingested"), "admitted", []),
+        ("deliver", str(folder / "admitted"), "delivered", ["--to", target]),
+    ):
+        policy = ["--policy", str(folder / "plant" / "policy.toml"), "--out", str(folder / out)]
+        arguments = ["pipeline", job, read, *policy, *to, "--stream", "--files", "2", *more]
+        running = threading.Thread(target=cli.main, args=(arguments,), daemon=True)
+        running.start()
+        if more:
+            running.join()
+        while not (folder / out / "commits").is_dir():
+            time.sleep(0.1)
+    if not more:
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

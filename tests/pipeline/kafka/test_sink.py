@@ -1,0 +1,220 @@
+"""Kafka topics as sinks: each batch is there once, whoever is killed, and events can be read again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.kafka_server import RunningKafka, jars
+from tests.pipeline.jobs.test_job import KilledError, Plant
+from tests.pipeline.jobs_plant import admitted, build, interpreted, line, write_events
+from tests.pipeline.kafka.kafka_kit import Topic
+from tests.trust.kit import NOW, refused
+
+from penstock.pipeline.ingest.ingest import ingest_envelopes
+from penstock.pipeline.jobs.ingest import Envelopes, Ingest
+from penstock.pipeline.jobs.job import run
+from penstock.pipeline.jobs.schemes import register_schemes
+from penstock.pipeline.kafka.link import headers_of
+from penstock.pipeline.kafka.sink import KafkaSink, _fence, read_marks
+from penstock.pipeline.tables.addresses import SinkOptions, SinkRows, parse_address, sink_at, source_at
+from penstock.testing.kafka import KafkaServer
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    register_schemes()
+    with interpreted(spark):
+        yield
+
+
+def sink_of(url: str) -> KafkaSink:
+    made = sink_at(parse_address(url), SinkOptions())
+    assert isinstance(made, KafkaSink)
+    made.check()
+    return made
+
+
+def numbers(spark: SparkSession, first: int, count: int) -> SinkRows:
+    return SinkRows(spark.range(first, first + count).withColumnRenamed("id", "@id"))
+
+
+def ids(topic: Topic) -> list[int]:
+    return sorted(json.loads(message.value() or b"")["id"] for message in topic.read())
+
+
+def test_a_batch_is_there_once_however_often_and_by_whom_it_is_written(
+    spark: SparkSession, kafka: RunningKafka
+) -> None:
+    topic = Topic(kafka.address, 2)
+    sink = sink_of(topic.url)
+    assert not sink.holds(spark, "o")
+    assert sink.write(numbers(spark, 0, 4), "o", 0) == 4
+    assert sink.holds(spark, "o")
+    # Another driver repeats it, divided otherwise, and goes on.
+    again = numbers(spark, 0, 4)
+    assert sink_of(topic.url).write(SinkRows(again.frame.repartition(3)), "o", 0) == 4
+    assert sink.write(numbers(spark, 4, 2), "o", 1) == 2
+    assert ids(topic) == [0, 1, 2, 3, 4, 5]
+    # Another output has batches of its own.
+    assert sink.write(numbers(spark, 6, 1), "p", 0) == 1
+    assert ids(topic) == [0, 1, 2, 3, 4, 5, 6]
+    with refused("kafka.stale-batch"):
+        sink.write(numbers(spark, 0, 4), "o", 0)
+
+
+def test_what_was_begun_before_is_fenced_and_not_read(spark: SparkSession, kafka: RunningKafka) -> None:
+    topic = Topic(kafka.address)
+    sink = sink_of(f"{topic.url}?writers=1")
+    # A driver that stands still in the middle of its transaction.
+    slow = _fence(sink.options, "o", 0)
+    slow.begin_transaction()
+    slow.produce(topic.name, b'{"id": 7}')
+    assert slow.flush(60) == 0
+    assert sink.write(numbers(spark, 0, 2), "o", 0) == 2
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+        slow.commit_transaction(60)
+    assert ids(topic) == [0, 1]
+    assert len(topic.read("read_uncommitted")) == 3
+    # Part of a batch is there: with other writers the rest would be other rows.
+    with refused("kafka.writers"):
+        sink_of(f"{topic.url}?writers=3").write(numbers(spark, 0, 2), "o", 0)
+    assert {number: mark.rows for number, mark in read_marks(sink.options, "o").items()} == {0: 2}
+
+
+@pytest.mark.parametrize("mode", ["structured", "binary"])
+def test_events_are_cloud_events_that_ingest_reads(
+    spark: SparkSession, kafka: RunningKafka, tmp_path: Path, mode: str
+) -> None:
+    plant = Plant(tmp_path, build(tmp_path / "plant"))
+    write_events(plant.folder / "in" / "0.jsonl", range(5))
+    run(plant.ingest(), spark, plant.path("ingested"))
+    topic = Topic(kafka.address)
+    run(plant.admit(), spark, plant.path("admitted"), sinks=[sink_of(f"{topic.url}?mode={mode}")])
+    messages = topic.read()
+    headers = headers_of(messages[0])
+    assert headers["content-type"] == (b"application/cloudevents+json" if mode == "structured" else b"application/json")
+    assert ("ce_id" in headers) is (mode == "binary")
+    found = source_at(parse_address(topic.url)).batch(spark)
+    read = ingest_envelopes(found, plant.loaded().types, datetime.now(UTC))
+    assert read.bad.count() == 0
+    assert sorted(row["@id"] for row in read.good.select("`@id`").collect()) == [f"e{n}" for n in admitted(5)]
+
+
+def test_a_job_that_was_killed_behind_kafkas_commit_goes_on(
+    spark: SparkSession, kafka: RunningKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant(tmp_path, build(tmp_path / "plant"))
+    write_events(plant.folder / "in" / "0.jsonl", range(8))
+    run(plant.ingest(), spark, plant.path("ingested"))
+    run(plant.admit(), spark, plant.path("admitted"))
+    topic = Topic(kafka.address)
+    sink = sink_of(topic.url)
+    written = KafkaSink.write
+
+    def killed(self: KafkaSink, rows: SinkRows, output: str, batch: int) -> int:
+        written(self, rows, output, batch)
+        raise KilledError("test.killed", "behind Kafka's commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaSink, "write", killed)
+        with refused("test.killed"):
+            run(plant.deliver(), spark, plant.path("delivered"), sinks=[sink])
+    before = contents(topic)
+    run(plant.deliver(), spark, plant.path("delivered"), sinks=[sink])
+    assert contents(topic) == before
+    assert set(before.values()) == {1}
+
+
+class Killed:
+    """A pipeline from Kafka to Kafka, whose driver or server is killed again and again."""
+
+    def __init__(self, folder: Path, source: Topic, target: Topic) -> None:
+        self.arguments = [str(folder), source.url, target.url]
+        self.folder = folder
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *self.arguments],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "driver.log").open("ab"),
+            start_new_session=True,
+        )
+
+    def complete(self) -> int:
+        return len(list((self.folder / "delivered" / "commits").glob("@batch=*/part-*")))
+
+
+def _kill(driver: "subprocess.Popen[bytes]") -> None:
+    # Java too, in one blow: it would finish what it is doing.
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["driver", "server"])
+def test_from_kafka_to_kafka_nothing_is_lost_or_doubled_whoever_is_killed(
+    spark: SparkSession, tmp_path: Path, who: str
+) -> None:
+    rounds, each = 20, 10
+    plant = Plant(tmp_path, build(tmp_path / "plant"))
+    with KafkaServer(jars()) as server:
+        source, target = Topic(server.address, 2), Topic(server.address, 2)
+        pipeline = Killed(tmp_path, source, target)
+        driver = pipeline.start()
+        sent = 0
+        try:
+            for turn in range(rounds):
+                before = pipeline.complete()
+                for number in range(sent, sent + each):
+                    source.send(line(number).encode(), partition=number % 2)
+                sent += each
+                until = time.monotonic() + 300
+                # Killed while it works, at another moment each time.
+                while pipeline.complete() == before and turn % 2:
+                    assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-3000:]
+                    time.sleep(0.05)
+                time.sleep(0.1 * (turn % 7))
+                if who == "server":
+                    server.kill()
+                    server.start()
+                    if driver.poll() is not None:
+                        driver = pipeline.start()
+                else:
+                    _kill(driver)
+                    driver = pipeline.start()
+        finally:
+            _kill(driver)
+        drained = subprocess.run(
+            [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *pipeline.arguments, "--drain"],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert drained.returncode == 0, drained.stderr[-3000:]
+        # The same records as one batch, into another topic.
+        expected = Topic(server.address)
+        write_events(tmp_path / "in" / "0.jsonl", range(sent))
+        whole = Plant(tmp_path / "whole", plant.policy)
+        run(Ingest(Envelopes(plant.path("in"), plant.loaded().types), lambda: NOW), spark, whole.path("ingested"))
+        run(whole.admit(), spark, whole.path("admitted"))
+        run(whole.deliver(), spark, whole.path("delivered"), sinks=[sink_of(expected.url)])
+        assert contents(target) == contents(expected)
+        assert len(target.read()) > sent
+
+
+def contents(topic: Topic) -> Counter[tuple[bytes | None, object]]:
+    """Return the values of a topic with their subscribers, and how often they are there."""
+    return Counter((message.value(), headers_of(message).get("subscriber")) for message in topic.read())
