@@ -1,4 +1,4 @@
-"""A policy as Kafka's access control lists, on a real server: whom the policy refuses, the server refuses."""
+"""A policy as access control lists of a real Kafka server: users that the policy refuses are refused by the server."""
 
 import time
 from pathlib import Path

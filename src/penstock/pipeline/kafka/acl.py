@@ -58,7 +58,7 @@ class KafkaAclEntry:
 
 
 def acl_of(policy: PipelinePolicy, users: Mapping[Principal, str], prefix: str = "") -> list[KafkaAclEntry]:
-    """Return the entries of everybody whom a policy mentions, by user, topic and operation.
+    """Return the entries of everybody that a policy mentions, by user, topic and operation.
 
     `users` names principals in Kafka; without it a principal has the name that the policy gives it. `prefix` is before
     the names of all topics. Raises `MalformedError` (`acl.topic`, `acl.user`).
@@ -89,7 +89,7 @@ def acl_of(policy: PipelinePolicy, users: Mapping[Principal, str], prefix: str =
 
 
 def _lacks(branch: Branch, action: Right) -> list[str]:
-    """Return what an entry cannot hold of a branch."""
+    """Return the parts of a branch that an entry cannot express."""
     said = []
     if branch.where != ALWAYS:
         said.append("only some rows (a condition on attributes)")

@@ -44,7 +44,7 @@ penstock policy acl --for kafka --policy policy.toml --user statistics=stats-ser
 """
 )
 def acl(session: CommandSession, options: _Acl) -> CommandAnswer:
-    """Write access control lists that refuse those whom a policy refuses altogether.
+    """Write access control lists that refuse the users that a policy refuses altogether.
 
     A list says who may read or write a topic, which has the name of an event type. It cannot say which rows,
     attributes, values or times a policy means. The comments list what each entry lacks: let brokers, views or jobs
