@@ -13,6 +13,7 @@ start, a second terminal, Ctrl-C) is in comments on the lines before a block, wh
     <!-- test: never M-17 in reader --> the terminal `reader` did not print this
     <!-- test: ended reader -->         wait until the command in the terminal `reader` ended
     <!-- test: signal HUP broker -->    send a signal to the command in the terminal `broker`
+    <!-- test: long -->                 the rest of the page is left to `make soak`
 
 A command that shows `✗` or `error:` at the beginning of a line ends with status 1. Output is compared line by line; `…`
 stands for any text in a line, or for any lines, and a time with milliseconds for any such time. Variables that a
@@ -108,6 +109,8 @@ class Session:
                 if part["block"] is not None:
                     self._block(steps(part["block"]), marks)
                     marks = {}
+                elif word == "long":
+                    pass  # for whoever chose the page
                 elif word in {"terminal", "until", "status"}:
                     marks[word] = rest
                 elif word == "never":
