@@ -144,13 +144,14 @@ class Killed:
         self.folder = folder
 
     def start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *self.arguments],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "driver.log").open("ab"),
-            start_new_session=True,
-        )
+        with (self.folder / "driver.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *self.arguments],
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def complete(self) -> int:
         return len(list((self.folder / "delivered" / "commits").glob("@batch=*/part-*")))
