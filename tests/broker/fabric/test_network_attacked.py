@@ -301,6 +301,41 @@ def test_what_the_topics_keep_is_not_written_again() -> None:
     run(main())
 
 
+class Silent(EmbeddedFabric):
+    """A fabric that never answers what it keeps, as often as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = 0
+
+    async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
+        """Return what a topic keeps, or lose the question."""
+        if self.losses and topic == POLICY_TOPIC:
+            self.losses -= 1
+            await asyncio.Event().wait()
+        return await super().state(topic, key)
+
+
+def test_a_question_that_the_fabric_loses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.fabric.topics._PATIENCE", 0.05)
+
+    async def main() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with Silent() as fabric:
+            on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
+            async with running(READING, WRITING, fabric=on_it) as here, client_of(here, REPORTER) as writer:
+                await writer.evolve(author.change(now(), publish(WRITING)).to_bytes())
+                await until(lambda: POLICY_TOPIC in fabric._topics and fabric._topics[POLICY_TOPIC].kept)
+                async with running(READING, WRITING, key=BROKERS[1], fabric=on_it) as late:
+                    await until(lambda: state_at(late) == "fresh")
+                    fabric.losses = 4
+                    late.on_fabric._miss()  # type: ignore[union-attr]  # it is on a fabric
+                    assert state_at(late) == "unreconciled"
+                    await until(lambda: (fabric.losses, state_at(late)) == (0, "fresh"))
+
+    run(main())
+
+
 class Stumbling(EmbeddedFabric):
     """A fabric that fails in ways that nobody expects, for the next calls that a test names."""
 

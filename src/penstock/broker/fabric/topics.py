@@ -13,8 +13,8 @@ are counted and reported to the operator.
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
@@ -28,6 +28,8 @@ from penstock.model.events import TransitEvent
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
+#: seconds after which a fabric that does not answer is asked again: it can have lost the question
+_PATIENCE: Final = 15.0
 
 STATE: Final = Qos(durability=Durability.TRANSIENT, history=1, reliability=Reliability.RELIABLE)
 """Of topics that keep the current state, with which late readers begin."""
@@ -40,6 +42,20 @@ def events_qos(fresh: float, durable: float) -> Qos:
     """Return the quality of service of event topics; all brokers of a network must use the same."""
     kept = Durability.TRANSIENT if durable else Durability.VOLATILE
     return Qos(durability=kept, history=KEEP_ALL, reliability=Reliability.RELIABLE, lifespan=durable or fresh)
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    """Raise `FailedError` (`network.silent`) if the fabric takes longer than `_PATIENCE`."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            yield
+    except TimeoutError:
+        raise FailedError(
+            "network.silent",
+            f"the fabric has not answered within {_PATIENCE:g} s",
+            hint="it is asked again; check its servers if this goes on",
+        ) from None
 
 
 class TopicReader:
@@ -69,9 +85,10 @@ class TopicReader:
             await self._heed(sample)
 
     async def kept(self) -> tuple[Sample, ...]:
-        """Return what the topic keeps now. Raises as `Fabric.state`."""
-        await self._fabric.declare(self._topic, self._qos)
-        return await self._fabric.state(self._topic)
+        """Return what the topic keeps now. Raises as `Fabric.state`, and `FailedError` (`network.silent`)."""
+        async with _in_time():
+            await self._fabric.declare(self._topic, self._qos)
+            return await self._fabric.state(self._topic)
 
     def start(self) -> None:
         """Start reading."""
@@ -138,8 +155,9 @@ class _Writing(ABC):
         self._task = keep_running("writing to a topic", self._run)
 
     async def written(self) -> None:
-        """Wait until everything is written."""
-        await self._idle.wait()
+        """Wait until everything is written. Raises `FailedError` (`network.silent`)."""
+        async with _in_time():
+            await self._idle.wait()
 
     async def close(self, patience: float) -> None:
         """Write what waits, for at most `patience` seconds, and stop."""
