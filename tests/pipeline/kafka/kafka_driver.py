@@ -3,6 +3,7 @@
 python -m tests.pipeline.kafka.kafka_driver FOLDER SOURCE TARGET [--drain]
 """
 
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ def main(folder: Path, source: str, target: str, more: list[str]) -> None:
     for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}.items():
         spark = spark.config(name, value)
     spark.getOrCreate()
+    jobs: list[threading.Thread] = []
     for job, read, out, to in (
         ("ingest", f"{source}?batch=6", "ingested", []),
         ("admit", str(folder / "ingested"), "admitted", []),
@@ -32,11 +34,14 @@ def main(folder: Path, source: str, target: str, more: list[str]) -> None:
         running.start()
         if more:
             running.join()
-        while not (folder / out / "commits").is_dir():
+        while running.is_alive() and not (folder / out / "commits").is_dir():
             time.sleep(0.1)
-    if not more:
-        time.sleep(600)
+        jobs.append(running)
+    # A job that lost its server ends: whoever started this driver starts it again.
+    while not more and all(job.is_alive() for job in jobs):
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+    os._exit(0)  # Java and other jobs too

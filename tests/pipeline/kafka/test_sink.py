@@ -184,6 +184,7 @@ def test_from_kafka_to_kafka_nothing_is_lost_or_doubled_whoever_is_killed(
                 until = time.monotonic() + 300
                 # Killed while it works, at another moment each time.
                 while pipeline.complete() == before and turn % 2:
+                    driver = driver if driver.poll() is None else pipeline.start()
                     assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-3000:]
                     time.sleep(0.05)
                 time.sleep(0.1 * (turn % 7))
