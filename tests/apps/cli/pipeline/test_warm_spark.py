@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.jobs_plant import build, write_events
 
+from penstock.apps.cli.pipeline import warm_spark
 from penstock.apps.cli.pipeline.spark_session import Cluster
 from penstock.apps.cli.pipeline.warm_spark import ALONE, find_warm_spark, note_path, noted
 from penstock.errors import RefusedError
@@ -62,6 +63,25 @@ def test_a_note_that_is_not_ours_or_of_a_server_that_is_gone_is_ignored(port: in
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]
     with noted(closed, "s3cret"):
+        assert find_warm_spark() is None
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_secret_is_not_shown_to_another_user_who_listens_at_the_port(
+    port: int, beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = tmp_path / "tcp", tmp_path / "tcp6"
+    monkeypatch.setattr(warm_spark, "_SOCKETS", tables)
+
+    def write(*listeners: tuple[str, int]) -> None:
+        lines = [f"0: {at}:{port:04X} 0:0 0A 0:0 00:0 0 {user} 0 1" for at, user in listeners]
+        tables[1].write_text("\n".join(["sl local_address", *lines, f"1: 0:{port:04X} 0:0 01 0:0 00:0 0 77777 0 1"]))
+
+    own, other = ("FFFF00000100007F", os.getuid()), ("01000000", os.getuid() + 1)
+    with noted(port, "s3cret"):
+        write(own)
+        assert find_warm_spark() is not None
+        write(*([own, other] if beside else [other]))
         assert find_warm_spark() is None
 
 

@@ -1,12 +1,12 @@
 """A Spark that stays warm: `penstock pipeline serve` keeps it, and other commands of the same user find it by a note.
 
 It is a Spark Connect server that only this machine reaches. Every program on a machine can reach its ports, so commands
-show it a secret from the note, which only the user can read.
+show it a secret from the note, which only the user can read. They do so only if all that listens at its port belongs to
+the user: another user could listen there after it was killed, or beside it at `::1`, and would get the secret and data.
 """
 
 import os
 import platform
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +23,8 @@ from penstock.store.files.files import check_secret, read_file, replace_file
 ALONE: Final = "PENSTOCK_SPARK_ALONE"
 """A variable that lets a command start a Spark of its own, although one is kept warm."""
 _HOST: Final = "localhost"
-_PATIENCE: Final = 0.5
+_SOCKETS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS: Final = "0A"
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,8 +108,18 @@ def _versions() -> list[str]:
 
 
 def _answers(port: int) -> bool:
+    """Return whether programs of this user listen at a port, and no others. Without /proc, nobody can say so."""
+    owners = {owner for table in _SOCKETS for owner in _listening(table, port)}
+    return owners == {os.getuid()}
+
+
+def _listening(table: Path, port: int) -> Iterator[int]:
+    """Yield the user of each socket that listens at a port, at any address."""
     try:
-        with socket.create_connection((_HOST, port), _PATIENCE):
-            return True
-    except OSError:
-        return False
+        lines = table.read_text("ascii").splitlines()[1:]
+    except FileNotFoundError:
+        # A machine without IPv6.
+        return
+    for _, local, _, state, *rest in map(str.split, lines):
+        if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+            yield int(rest[3])
