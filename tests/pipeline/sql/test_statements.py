@@ -214,10 +214,10 @@ def test_databricks_has_row_filters_and_masks() -> None:
     functions = [one for one in sqlglot.parse(written, read="databricks") if isinstance(one, sqlglot.exp.Create)]
     assert [one.this.this.sql() for one in functions] == [
         "for_reader_rows",
-        *(f"for_reader_{n}" for n in ("count", "on", "seen")),
+        *(f"for_reader_mask_{n}" for n in ("count", "on", "seen")),
     ]
     assert "SET ROW FILTER for_reader_rows ON (`text`, `count`, `value`, `on`)" in written
-    assert "ALTER COLUMN `on` SET MASK for_reader_on USING COLUMNS (`text`)" in written
+    assert "ALTER COLUMN `on` SET MASK for_reader_mask_on USING COLUMNS (`text`)" in written
     assert drift(written, written, SqlDialect.DATABRICKS).same
 
 
@@ -258,6 +258,38 @@ def test_other_columns_and_columns_that_are_missing() -> None:
     assert compared(found, delivered_rows(MASKED, policy(), table, data)).same
     assert found
     assert canonical(query, SqlDialect.DUCKDB)
+
+
+def test_a_column_of_the_table_does_not_decide_in_the_place_of_a_condition() -> None:
+    table = TableColumns.of(MASKED, CHECKED)
+    schema = table_schema(MASKED, table)
+    data = pa.Table.from_pylist([row(1, NOON, {"text": "none", "on": True})], schema=schema)
+    for number in range(2):
+        data = data.append_column(f"@holds{number}", pa.array([True]))
+    query = ReaderSql.of(MASKED, policy(), table, SqlDialect.DUCKDB).query().sql("duckdb")
+    found = run_on_duckdb(query, data)
+    assert compared(found, delivered_rows(MASKED, policy(), table, data.select(schema.names))).same
+    given = replace(table, columns={**table.columns, "text": "@holds0"})
+    assert '"@@holds0"' in ReaderSql.of(MASKED, policy(), given, SqlDialect.DUCKDB).query().sql("duckdb")
+
+
+def test_masks_do_not_replace_the_row_filter_or_each_other() -> None:
+    attributes = tuple(AttributeDefinition(n, str(k), AttributeSpec(Kind.STRING)) for k, n in enumerate(("rows", "b")))
+    reading = EventType.of(TypeDefinition(TypeName(Principal(bytes(32)), "org.plant.Reading"), attributes))
+    program = program_of(Restriction((Branch(action=Right.SUBSCRIBE, attributes=frozenset()),)), reading)
+    written = statement(SqlDialect.DATABRICKS, program, filters=True)
+    assert written.count("FUNCTION for_reader_rows(") == 1
+    table = TableColumns.of(program, "readings", {"b": "ROWS"})
+    reader = ReaderSql.of(program, policy(), table, SqlDialect.DATABRICKS)
+    with pytest.raises(RefusedError) as refused:
+        filter_statement(reader, "x", Signature("reader", "1"))
+    assert refused.value.code == "sql.inexpressible"
+
+
+def test_spark_does_not_replace_a_part_of_a_text() -> None:
+    secret = program_of(Restriction((branch("text = '${env:HOME}'"),)), READING)
+    for dialect in (SqlDialect.SPARK, SqlDialect.DATABRICKS):
+        assert "$" not in statement(dialect, secret)
 
 
 def test_filters_hide_who_published_where_a_right_says_so() -> None:

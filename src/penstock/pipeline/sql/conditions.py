@@ -219,7 +219,8 @@ class SqlCompiler:
 
     def text(self, text: str) -> Sql:
         """Return a text, whatever characters it has. Raises `RefusedError` (`sql.inexpressible`)."""
-        if text.isprintable() and not {"'", "\\"} & {*text}:
+        # Spark replaces `${NAME}` in statements by a setting or a variable of the environment.
+        if text.isprintable() and not {"'", "\\", "$"} & {*text}:
             return exp.Literal.string(text)
         if self.dialect is SqlDialect.POSTGRES and "\0" in text:
             raise inexpressible(self.dialect, "a text with a NUL character", "use another character in the policy")

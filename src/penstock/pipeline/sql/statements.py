@@ -142,13 +142,15 @@ class ReaderSql:
         attributes = attributes_of([self.program.event_type])
         partly = any(self.shown(attribute) for attribute in attributes)
         kept = [name for name in self.program.metadata if name in self.table.columns]
-        held = [_name(f"@holds{number}") for number in range(len(self.branches))]
+        names = [f"{self._free()}{number}" for number in range(len(self.branches))]
+        held = [_name(name) for name in names]
         conditions: Sequence[Sql] = held if partly else [condition for _, condition in self.branches]
         source: exp.Select | exp.Table = exp.to_table(self.table.table, dialect=self.compiler.dialect.written)
         if partly:
-            # Each condition stands in the view once, however many attributes depend on it.
-            named = [exp.alias_(c.copy(), f"@holds{n}", quoted=True) for n, (_, c) in enumerate(self.branches)]
-            source = exp.select(exp.Star(), *named).from_(source)
+            # Each condition stands in the view once, however many attributes depend on it. Not beside `*`: a further
+            # column of the table could have its name, and would decide in its place.
+            named = [exp.alias_(c.copy(), name, quoted=True) for name, (_, c) in zip(names, self.branches, strict=True)]
+            source = exp.select(*map(_name, self._read()), *named).from_(source)
         values = {a.name: self.value(a, conditions) for a in attributes}
         columns = [exp.alias_(_name(self.table.columns[name]), name, quoted=True) for name in kept]
         columns += [exp.alias_(value, name, quoted=True) for name, value in values.items()]
@@ -156,8 +158,19 @@ class ReaderSql:
         wanted = self.wanted({name: _name(name) for name in values})
         if wanted == exp.true():
             return seen
-        names = [_name(name) for name in (*kept, *values)]
-        return exp.select(*names).from_(_from(seen, "seen")).where(wanted)
+        return exp.select(*map(_name, (*kept, *values))).from_(_from(seen, "seen")).where(wanted)
+
+    def _read(self) -> list[str]:
+        """Return each column of the table once that holds something."""
+        cased = self.compiler.dialect is SqlDialect.POSTGRES
+        return list({column if cased else column.lower(): column for column in self.table.columns.values()}.values())
+
+    def _free(self) -> str:
+        """Return how the name of no column begins."""
+        found = "@holds"
+        while any(column.lower().startswith(found) for column in self.table.columns.values()):
+            found = f"@{found}"
+        return found
 
 
 def _holds(
@@ -243,9 +256,15 @@ def view_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
 def filter_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
     """Return the statements that filter the rows of the table itself, and mask its columns, for one reader.
 
-    Raises `RefusedError` (`sql.inexpressible`) for a dialect that has no such thing, and for masks in PostgreSQL.
+    Raises `RefusedError` (`sql.inexpressible`) for a dialect that has no such thing, for masks in PostgreSQL, and for a
+    column that holds two attributes.
     """
     dialect = reader.compiler.dialect
+    columns = [column.lower() for column in reader.table.columns.values()]
+    if len(set(columns)) < len(columns):
+        # It has one mask, and the later of two would be in force.
+        twice = next(column for column in columns if columns.count(column) > 1)
+        raise inexpressible(dialect, f"a filter for the column `{twice[:80]}`, which is given twice", "use --as view")
     if dialect is SqlDialect.DATABRICKS:
         return _script(_databricks(reader, name, signature), signature)
     if dialect is not SqlDialect.POSTGRES:
@@ -296,7 +315,8 @@ def _databricks(reader: ReaderSql, name: str, signature: Signature) -> Iterable[
         if value == _name(column):
             continue
         others = [other for other in _used(value, of) if other != column]
-        function = f"{name}_{attribute.name}"
+        # No attribute has the name of another function, such as that of the row filter.
+        function = f"{name}_mask_{attribute.name}"
         parameters = {one: of[one] for one in (column, *others)}
         yield _function(function, parameters, attribute.spec.kind, value, signature)
         using = f" USING COLUMNS ({_list(others, dialect)})" if others else ""
