@@ -1,19 +1,26 @@
 """The data source `penstock` gives the rows of `view`, from outputs of jobs and from folders of Parquet files."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.jobs_plant import interpreted
 
 from penstock.errors import MalformedError
+from penstock.guard import Branch, Restriction, When
 from penstock.pipeline.commits import commit_line
 from penstock.pipeline.enforce.policy import load_policy
 from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv
+from penstock.pipeline.small.folders import ARROW
 from penstock.pipeline.view_source import ViewReader, ViewRequest, register
 from penstock.pipeline.views import read_bound_mapping, view
+from penstock.selector import ALWAYS, parse
+from penstock.trust.capabilities import Right
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "receipt"
 POLICY = str(EXAMPLE / "policy.toml")
@@ -68,6 +75,26 @@ def test_folders_of_parquet_files(spark: SparkSession, ingested: Ingested, tmp_p
     assert found.count() == 2
     (task,) = ViewReader(ViewRequest.of(options)).partitions()
     assert str(task).count("group=Group") == 1
+
+
+@pytest.mark.parametrize("group", ["01", "Group 2"])
+def test_names_of_folders_are_texts_where_the_attribute_is_one(group: str, tmp_path: Path) -> None:
+    """Each file is read alone, and a text such as 01 is not a number in it."""
+    (event_type,) = (one.event_type for one in load_policy(POLICY, datetime.now(UTC)).types)
+    names = [a.name for a in event_type.attributes if a.name != "group"]
+    kinds = {a.name: ARROW[a.spec.kind] for a in event_type.attributes}
+    table = pa.table({name: pa.array([None], kinds[name]) for name in names})
+    for one in ("01", "Group 2", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"group={one}").mkdir()
+        pq.write_table(table, tmp_path / f"group={one}" / "a.parquet")
+    request = ViewRequest.of({"policy": POLICY, "reader": "Group 1", "path": str(tmp_path)})
+    where = parse(f"group = '{group}'").rename({"group": str(event_type.by_name["group"].id)})
+    right = Branch(action=Right.SUBSCRIBE, where=where, when=When(condition=parse("site = 'x'")))
+    program = replace(request.program, restriction=Restriction((right,)), selector=ALWAYS)
+    request = replace(request, program=program, facts={"site": "x"})
+    reader = ViewReader(request)
+    found = [row for task in reader.partitions() for row in reader.read(task)]
+    assert [row[list(request.columns()).index("group")] for row in found] == [group]
 
 
 def test_options_that_are_wrong(spark: SparkSession, tmp_path: Path) -> None:

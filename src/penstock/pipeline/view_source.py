@@ -13,7 +13,7 @@ A stream follows the batches of the job whose output it reads. Its offset is the
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from functools import reduce
@@ -40,11 +40,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from penstock.errors import MalformedError, did_you_mean
-from penstock.guard import Delivery, environment
+from penstock.guard import Delivery, Rules, environment, environment_schema
 from penstock.model.events import Event
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import Kind, Scalar, Value
+from penstock.model.values import AttributeSpec, Kind, Scalar, Value, kind_of
 from penstock.pipeline.commits import COMMITS, EVENTS, read_commit
 from penstock.pipeline.enforce.manifest import reader_program
 from penstock.pipeline.enforce.policy import Program, load_policy
@@ -83,6 +83,8 @@ class ViewRequest:
     facts: Mapping[str, Value]
     bound: BoundMapping | None = None
     ids: bool = False
+    #: the columns that the names of folders hold; None if they were not looked up
+    folders: Any = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ViewRequest":
@@ -107,6 +109,7 @@ class ViewRequest:
         ids = given.get("ids", "false").lower() == "true"
         found = cls(path, program, known, policy.zone, dict(policy.facts), bound, ids)
         if not found.is_output:
+            found = replace(found, folders=found.named_folders())
             found.check()
         return found
 
@@ -163,10 +166,29 @@ class ViewRequest:
     def files(self, batches: Iterable[int] | None = None) -> Any:
         """Return the files, as a dataset of Arrow; of an output, those of complete batches."""
         if not self.is_output:
-            return pd.dataset(self.path, format="parquet", partitioning="hive")
+            return pd.dataset(self.path, format="parquet", partitioning=self.partitioning)
         wanted = self.batches() if batches is None else batches
         folders = [Path(self.path, EVENTS, f"{_BATCH}={batch}") for batch in wanted]
         return pd.dataset([str(file) for folder in folders for file in sorted(folder.glob("*.parquet"))])
+
+    @property
+    def partitioning(self) -> Any:
+        """How the names of folders are read."""
+        return "hive" if self.folders is None else pd.partitioning(self.folders, flavor="hive")
+
+    def named_folders(self) -> Any:
+        """Return the columns in the names of folders: a text where they hold one, and in all files alike.
+
+        Arrow would take `region=01` for a number, and in each file that a task reads alone for something else.
+        """
+        (event_type,) = self.types()
+        texts = {ID, SOURCE} | {a.name for a in event_type.attributes if a.spec.kind is Kind.STRING}
+        origins = [origin for name, origin in self.origins(event_type).items() if name in texts]
+        columns = {origin.column if isinstance(origin, FromColumn) else origin for origin in origins}
+        files = self.files()
+        inside = {name for file in files.get_fragments() for name in file.physical_schema.names}
+        named = [one for one in files.partitioning.schema if one.name not in inside]
+        return pa.schema([one.with_type(pa.string()) if one.name in columns else one for one in named])
 
     def batches(self) -> list[int]:
         """Return the numbers of the complete batches of an output."""
@@ -295,12 +317,13 @@ def _rows(request: ViewRequest, partition: InputPartition, asked: Sequence[Condi
     files = pd.dataset(
         list(partition.files),
         format=pd.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
-        partitioning=None if request.is_output else "hive",
+        partitioning=None if request.is_output else request.partitioning,
         partition_base_dir=None if request.is_output else request.path,
     )
     names, program = files.schema.names, request.program
     needed = _Pruning(request, files.schema).expression(asked)
-    give = Delivery(program.restriction, program.event_type, program.selector)
+    rules = Rules(environment=environment_schema({n: AttributeSpec(kind_of(v)) for n, v in request.facts.items()}))
+    give = Delivery(program.restriction, program.event_type, program.selector, rules)
     versions = {str(one.name): (one, request.origins(one)) for one in request.types()}
     (first, *_) = versions
     line = {n for n, (one, _) in versions.items() if program.event_type.key in (one.key, *one.ancestors)}
@@ -317,7 +340,9 @@ def _rows(request: ViewRequest, partition: InputPartition, asked: Sequence[Condi
                 _check_metadata(told, shown)
                 moment = told[TIME]
                 event = Event.of(event_type, _kinds(event_type, values), id=str(told[ID] or "-"), time=moment)
-                around = {} if moment is None else environment(moment, facts=request.facts, zone=request.zone)
+                around = (
+                    request.facts if moment is None else environment(moment, facts=request.facts, zone=request.zone)
+                )
                 seen = give(event.to_transit(), around)
             except MalformedError:
                 # Not an event of its type: nobody sees it.
@@ -366,7 +391,8 @@ def _kinds(event_type: EventType, values: Mapping[str, Any]) -> dict[str, Scalar
 
 _ARROW: Final = {
     Kind.STRING: pa.types.is_string,
-    Kind.INTEGER: pa.types.is_integer,
+    # Arrow stops at a large number without a sign that it compares with one that can have a sign.
+    Kind.INTEGER: pa.types.is_signed_integer,
     Kind.FLOAT: pa.types.is_float64,
     Kind.BOOLEAN: pa.types.is_boolean,
 }

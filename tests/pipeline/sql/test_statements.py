@@ -263,7 +263,7 @@ def test_other_columns_and_columns_that_are_missing() -> None:
 def test_a_column_of_the_table_does_not_decide_in_the_place_of_a_condition() -> None:
     table = TableColumns.of(MASKED, CHECKED)
     schema = table_schema(MASKED, table)
-    data = pa.Table.from_pylist([row(1, NOON, {"text": "none", "on": True})], schema=schema)
+    data = pa.Table.from_pylist([row(1, NOON, {"text": "none", "on": False})], schema=schema)
     for number in range(2):
         data = data.append_column(f"@holds{number}", pa.array([True]))
     query = ReaderSql.of(MASKED, policy(), table, SqlDialect.DUCKDB).query().sql("duckdb")
