@@ -65,7 +65,10 @@ def test_what_is_not_an_address(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["bus://me:hunter2@h:1/T", "bus://hunter2@h:1/T", "bus://h:1/T?password=hunter2", "s3a://hunter2:x@bucket/y"],
+    [
+        *("bus://me:hunter2@h:1/T", "bus://hunter2@h:1/T", "bus://h:1/T?password=hunter2", "s3a://hunter2:x@bucket/y"),
+        *("lake:s3a://me:hunter2@bucket/y", "lake:postgresql://me:hunter2@h/db#n.t", "lake:abfss://c@a/x?sig=hunter2"),
+    ],
 )
 def test_a_secret_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(MalformedError) as caught:
@@ -77,6 +80,7 @@ def test_a_secret_is_refused_and_not_repeated(text: str) -> None:
 def test_a_path_to_a_secret_is_none() -> None:
     assert parse_address("bus://h:1/T?credentials=/x.creds&tokenFile=/y").options["tokenFile"] == "/y"
     assert parse_address("abfss://container@account.dfs.core.windows.net/x").is_path
+    assert parse_address("lake:abfss://container@account.dfs.core.windows.net/x").scheme == "lake"
 
 
 def test_a_scheme_may_be_for_one_direction_only() -> None:

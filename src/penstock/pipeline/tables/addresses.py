@@ -32,7 +32,9 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 _FILE_SYSTEMS: Final = frozenset(
     {"file", "hdfs", "webhdfs", "viewfs", "s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss"}
 )
-_SECRETS: Final = re.compile(r"pass|secret|token|credential|account.?key|access.?key|sas|jaas", re.IGNORECASE)
+_SECRETS: Final = re.compile(
+    r"pass|secret|token|credential|(account|access|api).?key|sas|jaas|^sig(nature)?$", re.IGNORECASE
+)
 _SHOWN: Final = 80
 
 
@@ -149,8 +151,8 @@ def parse_address(text: str, path: Callable[[str], str] = str) -> TableAddress:
     if found is None:
         return TableAddress("", path(text))
     scheme, rest = found[1], found[2]
-    if "//" in rest[:2]:
-        _check_secrets(text)
+    # What stands behind a scheme can be a URL itself: `delta:s3a://…`, or the catalogue in `iceberg:…`.
+    _check_secrets(text if rest.startswith("//") else rest)
     if scheme.lower() in _FILE_SYSTEMS:
         return TableAddress("", path(text))
     known = _SCHEMES.get(scheme)
