@@ -286,6 +286,15 @@ def test_masks_do_not_replace_the_row_filter_or_each_other() -> None:
     assert refused.value.code == "sql.inexpressible"
 
 
+@pytest.mark.parametrize("name", ["readings_firm -- x", "readings_firm/* x */", "readings_firm (x)", "readings_firm'"])
+@pytest.mark.parametrize("dialect", SqlDialect)
+def test_a_name_that_would_be_that_of_another_view_is_refused(dialect: SqlDialect, name: str) -> None:
+    made = ReaderSql.of(MASKED, policy(), TableColumns.of(MASKED, "plant.readings"), dialect)
+    with pytest.raises(MalformedError) as refused:
+        view_statement(made, name, SIGNED)
+    assert refused.value.code == "sql.name"
+
+
 def test_spark_does_not_replace_a_part_of_a_text() -> None:
     secret = program_of(Restriction((branch("text = '${env:HOME}'"),)), READING)
     for dialect in (SqlDialect.SPARK, SqlDialect.DATABRICKS):

@@ -145,7 +145,7 @@ class ReaderSql:
         names = [f"{self._free()}{number}" for number in range(len(self.branches))]
         held = [_name(name) for name in names]
         conditions: Sequence[Sql] = held if partly else [condition for _, condition in self.branches]
-        source: exp.Select | exp.Table = exp.to_table(self.table.table, dialect=self.compiler.dialect.written)
+        source: exp.Select | exp.Table = _table(self.table.table, self.compiler.dialect)
         if partly:
             # Each condition stands in the view once, however many attributes depend on it. Not beside `*`: a further
             # column of the table could have its name, and would decide in its place.
@@ -351,11 +351,13 @@ def _list(names: Iterable[str], dialect: SqlDialect) -> str:
 
 def _table(name: str, dialect: SqlDialect) -> exp.Table:
     try:
-        return exp.to_table(name, dialect=dialect.written)
-    except SqlglotError as error:
-        raise MalformedError(
-            "sql.name", f"`{name[:80]}` is not the name of a table", hint="quote it as SQL does"
-        ) from error
+        found = exp.to_table(name, dialect=dialect.written)
+    except SqlglotError:
+        found = None
+    # A comment would be left out, and give the name of another table or view.
+    if found is None or not isinstance(found.this, exp.Identifier) or any(part.comments for part in found.walk()):
+        raise MalformedError("sql.name", f"`{name[:80]}` is not the name of a table", hint="quote it as SQL does")
+    return found
 
 
 def _written(name: str, dialect: SqlDialect) -> str:
