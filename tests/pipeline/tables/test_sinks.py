@@ -94,8 +94,9 @@ def test_a_batch_is_in_a_table_once_and_other_tools_find_it(spark: SparkSession,
     assert found_by_duckdb(relation) == [(f"e{n}", n, regions[n % 3], 1.5 if n > 3 else None) for n in range(6)]
 
 
-def test_a_text_that_no_folder_can_say_stops_the_batch(spark: SparkSession, tmp_path: Path) -> None:
-    empty = SinkRows(spark.createDataFrame([("e1", "")], "`@id` string, region string"))
+@pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_text_that_no_folder_can_say_stops_the_batch(spark: SparkSession, tmp_path: Path, text: str) -> None:
+    empty = SinkRows(spark.createDataFrame([("e1", text)], "`@id` string, region string"))
     sink = sink_at(parse_address(f"parquet:{tmp_path}/p"), SinkOptions(("region",)))
     with refused("tables.partition"), spark_errors():
         sink.write(empty, "o", 0)

@@ -38,6 +38,8 @@ BATCH_COLUMN: Final = "event_batch"
 """The column that says which batch of which output wrote a row, where the format of a table needs it."""
 _RESERVED: Final = frozenset({*PLAIN.values(), BATCH_COLUMN})
 _PARTITIONS: Final = (StringType, LongType, BooleanType)
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What stands for null in the names of folders."""
 _EMPTY: Final = "tables.partition"
 _EVENTS: Final = "tables.events"
 
@@ -192,8 +194,8 @@ def added_columns(known: StructType, rows: StructType, name: str) -> list[Struct
 def partitioned(frame: DataFrame, by: Sequence[str]) -> DataFrame:
     """Return rows that can be written by partitions; a task fails (`tables.partition`) where one would have no name.
 
-    A folder cannot say that a text is empty: it would be read back as null. Raises `MalformedError`
-    (`tables.partition`).
+    A folder cannot say that a text is empty, or the name of the folder for null: it would be read back as null. Raises
+    `MalformedError` (`tables.partition`).
     """
     for name in by:
         if name not in frame.columns:
@@ -210,8 +212,8 @@ def partitioned(frame: DataFrame, by: Sequence[str]) -> DataFrame:
             )
 
     def checked(rows: DataFrame, name: str) -> DataFrame:
-        empty = raise_in_task(_EMPTY, F.lit(f"`{name}` is empty in a row, which no folder can say"))
-        value = F.when(quoted(name) == F.lit(""), empty.cast("string")).otherwise(quoted(name))
+        empty = raise_in_task(_EMPTY, F.lit(f"`{name}` is empty, or {NO_VALUE}, in a row, which no folder can say"))
+        value = F.when(quoted(name).isin("", NO_VALUE), empty.cast("string")).otherwise(quoted(name))
         return rows.withColumn(name, value)
 
     texts = [name for name in by if isinstance(frame.schema[name].dataType, StringType)]

@@ -34,7 +34,7 @@ from penstock.errors import FailedError, LimitError, RefusedError
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.outputs import STRICT, Streaming, arriving, is_missing, is_not_found, reading
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
-from penstock.pipeline.tables.columns import BATCH_COLUMN, added_columns, partitioned, plain_rows
+from penstock.pipeline.tables.columns import BATCH_COLUMN, NO_VALUE, added_columns, partitioned, plain_rows
 
 _NAME: Final = re.compile(r"\w+(\.\w+){0,2}", re.ASCII)
 _GLOB: Final = re.compile(r"([\\\[\]{}*?])")
@@ -42,7 +42,6 @@ PARTITIONS: Final = 2_000
 """Partitions of a table that are read together, at most: each is a part of Spark's plan."""
 _TEXTUAL: Final = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, DateType)
 """Columns whose values are the same text for everybody."""
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
 
@@ -108,7 +107,7 @@ def _file(folder: str, path: str, size: int, modified: int, rows: int) -> BatchF
     # Spark gives the path as a URI.
     inside = unquote(path).rpartition(f"/{folder}/")[2]
     pairs = [part.partition("=") for part in inside.split("/")[:-1]]
-    partition = {unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs}
+    partition = {unquote(name): None if value == NO_VALUE else unquote(value) for name, _, value in pairs}
     return BatchFile(f"{folder}/{inside}", size, modified, rows, partition)
 
 
