@@ -26,7 +26,7 @@ def test_an_address_says_which_fabric() -> None:
     async def whole() -> None:
         async with await open_fabric("embedded") as fabric:
             assert isinstance(fabric, EmbeddedFabric)
-        for address in ("", "kafka://x", "dds://x/999"):
+        for address in ("", "mqtt://x", "dds://x/999"):
             with refused("fabric.bad-address"):
                 await open_fabric(address)
 
