@@ -262,7 +262,7 @@ def _run_step(step: PlanStep, common: list[str]) -> CommandAnswer | None:
         with verb.make_context(step.job, [*step.arguments, *common], parent=click.get_current_context()) as context:
             return verb.answer(context.params)
     except PenstockError as error:
-        aside(f"step `{step.name}` failed: the steps before it are complete, and --resume skips them")
+        aside(f"step `{step.name}` failed; --resume skips steps whose output is complete")
         raise error from None
 
 
