@@ -103,7 +103,8 @@ class DdsAddress:
             f'<CycloneDDS><Domain Id="any"><General><Interfaces><NetworkInterface {interface}/></Interfaces>'
             f"<AllowMulticast>false</AllowMulticast></General><Discovery><Tag>{self.tag}</Tag>"
             f"<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>{_PROCESSES - 1}"
-            f"</MaxAutoParticipantIndex><Peers>{peers}</Peers></Discovery>"
+            # Processes find each other by single packets: when one is lost, the next one follows soon.
+            f"</MaxAutoParticipantIndex><Peers>{peers}</Peers><SPDPInterval>2s</SPDPInterval></Discovery>"
             # A process that hangs is dropped after its lease (10 s); until then the others write on.
             "<Internal><Watermarks><WhcHigh>64MB</WhcHigh></Watermarks></Internal></Domain></CycloneDDS>"
         )
