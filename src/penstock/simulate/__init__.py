@@ -2,4 +2,6 @@
 
 - `loop` runs asyncio code in virtual time, with a processor of its own for each simulated process.
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
+- `scenario` writes down what to run; `faults` what goes wrong meanwhile.
+- `worlds` has the parts of the system that are run, and says what a world is.
 """

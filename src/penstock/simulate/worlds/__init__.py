@@ -1,0 +1,4 @@
+"""Worlds: parts of the real system that a simulation starts, gives work to, and checks.
+
+- `world` says what a world is.
+"""
