@@ -103,6 +103,11 @@ async def _keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
         known.pop(me, None)
 
 
+def forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Let go of the background tasks of an event loop that is closed: they will not end."""
+    _HELD.difference_update([task for task in _HELD if task.get_loop() is loop])
+
+
 def _ended(task: asyncio.Task[None]) -> None:
     _HELD.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:

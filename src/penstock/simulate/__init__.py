@@ -1,6 +1,7 @@
 """The real system under virtual time: thousands of components in one process, replayable by one seed.
 
 - `loop` runs asyncio code in virtual time, with a processor of its own for each simulated process.
+- `simulation` is one run: its seed, clocks, processes, service times, log and trace.
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
 - `worlds` has the parts of the system that are run, and says what a world is.

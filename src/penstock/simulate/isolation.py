@@ -45,21 +45,31 @@ _CLASSES: Final[tuple[tuple[type, str, str], ...]] = (
 )
 
 
+#: whether it is so already
+_ISOLATED: Final[list[bool]] = [False]
+
+
 @contextmanager
 def isolated() -> Iterator[None]:
     """Let simulated code fail with `FailedError` (`simulate.real`) if it uses the real machine.
 
     Functions are replaced where they are defined, and wherever code of Penstock has taken them over: in its modules and
-    as defaults of its parameters.
+    as defaults of its parameters. That takes a while, so enter it once around many
+    simulations: inside, it does nothing.
     """
+    if _ISOLATED[0]:
+        yield
+        return
     refusing = _refusing()
     undo: list[Callable[[], None]] = []
+    _ISOLATED[0] = True
     try:
         undo += [_set(module, name, refusing[id(original)][1]) for module, name, original, _ in _functions()]
         undo += [_set(kind, name, _refuse(getattr(kind, name), what)) for kind, name, what in _CLASSES]
         _replace_copies(refusing, undo)
         yield
     finally:
+        _ISOLATED[0] = False
         for back in reversed(undo):
             back()
 

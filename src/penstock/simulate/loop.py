@@ -14,20 +14,24 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
 
 from penstock.errors import FailedError
+from penstock.fabric.tasks import forget_tasks
 
 _T = TypeVar("_T")
+#: how often code that ends can wait again
+_CLEANINGS: Final = 100
 
 
 class SimulatedProcess:
     """A process of a simulation: what runs in it shares one processor, and ends when it is killed."""
 
-    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "spent")
+    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "spent", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,6 +42,8 @@ class SimulatedProcess:
         #: seconds of its processor that were used
         self.spent = 0.0
         self.queue: deque[asyncio.Handle] = deque()
+        #: its tasks, as long as somebody else knows them
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def __repr__(self) -> str:
         return f"SimulatedProcess({self.name!r})"
@@ -79,6 +85,8 @@ class VirtualLoop(_Loop):
         #: the code that drives the simulation, outside of all processes
         self._driver = SimulatedProcess("driver")
         self._processes: dict[str, SimulatedProcess] = {}
+        #: what is left of killed processes
+        self._dead: list[object] = []
         self._running = self._closed = self._stopping = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         #: what was reported and nobody handled
@@ -115,6 +123,9 @@ class VirtualLoop(_Loop):
     def kill(self, process: SimulatedProcess) -> None:
         """End a process as if by `kill -9`: nothing of it runs any more, not even what cleans up."""
         process.alive = False
+        # A task that nobody knows any more would clean up now, or whenever memory is collected.
+        self._dead += process.tasks
+        self._dead += process.queue
         process.queue.clear()
 
     def pause(self, process: SimulatedProcess) -> None:
@@ -268,10 +279,20 @@ class VirtualLoop(_Loop):
         return self._closed
 
     def close(self) -> None:
-        """Forget everything that waits."""
+        """Forget everything that waits. Nothing of it runs any more, except what cleans up without waiting."""
         self._closed = True
+        for process in (self._driver, *self._processes.values()):
+            process.alive = False
+        ended: set[asyncio.Task[Any]] = set()
+        # What cleans up may start tasks, which do not run either.
+        while tasks := asyncio.all_tasks(self) - ended:
+            for task in tasks:
+                _end(task)
+            ended |= tasks
+        forget_tasks(self)
         self._timers.clear()
         self._ready.clear()
+        self._dead.clear()
 
     async def shutdown_asyncgens(self) -> None:
         """Do nothing: generators end with what uses them."""
@@ -289,7 +310,10 @@ class VirtualLoop(_Loop):
         self, coro: Coroutine[Any, Any, _T], *, name: str | None = None, context: Context | None = None, **_: Any
     ) -> "asyncio.Task[_T]":
         """Return a new task."""
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        (process or self._driver).tasks.add(task)
+        return task
 
     def get_debug(self) -> bool:
         """Return False: debugging reads a real clock."""
@@ -336,6 +360,16 @@ class VirtualLoop(_Loop):
     async def create_server(self, *_: Any, **__: Any) -> Any:
         """Refuse: a simulation has a network of its own. Raises `FailedError` (`simulate.real`)."""
         raise unreal("a socket")
+
+
+def _end(task: "asyncio.Task[Any]") -> None:
+    """Leave the code of a task that will not go on, as often as it waits again while it cleans up."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # it is not an accident
+    coroutine: Any = task.get_coro()
+    for _ in range(_CLEANINGS):
+        with suppress(Exception):
+            coroutine.close()
+            return
 
 
 class _Wake(asyncio.TimerHandle):
