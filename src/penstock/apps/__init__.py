@@ -3,7 +3,7 @@
 - `acs` is the access control service of a domain.
 - `answer_links` gives decision and enforcement points authenticated links to each other.
 - `cli` is the command `penstock`.
-- `component_host` makes and runs the authorization components of a domain plan.
+- `component_host` runs the authorization components of a domain plan.
 - `http` is the decision service.
 - `node` runs a broker from its node file.
 """

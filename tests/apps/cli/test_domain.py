@@ -21,7 +21,8 @@ from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
 from penstock.apps.cli.shared.component_process import component_keys, with_own_id
-from penstock.apps.component_host import AnyComponent, ComponentHost, make_component, plan_fabric, role_configurations
+from penstock.apps.component_host import ComponentHost, plan_fabric
+from penstock.authority.components.component_factory import AnyComponent, make_component, role_configurations
 from penstock.authority.components.exchange.samples import Configuration
 from penstock.authority.components.exchange.topics import check_component_name
 from penstock.authority.components.information.combining import CombinedInformation, TimedValue

@@ -25,7 +25,7 @@ from penstock.apps.cli.shared.names import remembering
 from penstock.apps.cli.shared.options import Duration, KeyOptions, OutputFile, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show
-from penstock.apps.component_host import administration_settings, is_shared, plan_fabric, role_configurations
+from penstock.apps.component_host import is_shared, plan_fabric
 from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.administration.live_domain import (
     LiveDomain,
@@ -33,6 +33,7 @@ from penstock.authority.components.administration.live_domain import (
     read_live_domain,
     role_differences,
 )
+from penstock.authority.components.component_factory import administration_settings, role_configurations
 from penstock.authority.components.exchange.certificates import ComponentCertificate
 from penstock.authority.components.exchange.topic_keys import TOPIC_SECRET_BYTES
 from penstock.authority.components.exchange.topics import ComponentKind, TopicInstance

@@ -7,4 +7,5 @@ They join a domain at run time, are configured there, and ask and answer each ot
 - `points` has the components that ask, decide, answer and log, and the layer below all of them.
 - `administration` admits components to a domain, configures them, and applies the policies of others.
 - `plans` reads a whole domain from one file, checks it, and derives the permissions of a NATS server.
+- `component_factory` makes the components of a plan.
 """
