@@ -4,5 +4,6 @@
 - `simulation` is one run: its seed, clocks, processes, service times, log and trace.
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
+- `checkers` reads a log, and finds what must not be.
 - `worlds` has the parts of the system that are run, and says what a world is.
 """

@@ -1,4 +1,5 @@
 """Worlds: parts of the real system that a simulation starts, gives work to, and checks.
 
 - `world` says what a world is.
+- `components`: PAPs, PEPs, PDPs and PIPs of one domain.
 """

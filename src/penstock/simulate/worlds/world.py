@@ -6,9 +6,10 @@ time, applies the faults, and stops them. Then `settle` must find the world whol
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.simulate.scenario import SimulationStep
+from penstock.simulate.simulation import Simulation
 
 
 class SimulationWorld(Protocol):
@@ -28,7 +29,7 @@ class SimulationWorld(Protocol):
     def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
         """Draw a workload of about so many steps, ordered by time."""
 
-    async def start(self, simulation: Any) -> None:
+    async def start(self, simulation: Simulation) -> None:
         """Start the processes and return when the first step can be performed."""
 
     async def perform(self, step: SimulationStep) -> None:
