@@ -136,6 +136,15 @@ class TableAddress:
         return f"{self.scheme}:{self.place}" if self.scheme else self.place
 
 
+def has_scheme(text: str) -> bool:
+    """Return whether a text begins with a scheme, as URLs and addresses do: it is then no path on this machine.
+
+    >>> has_scheme("delta:events"), has_scheme("s3a://bucket/events"), has_scheme("./a:b"), has_scheme("C:events")
+    (True, True, False, False)
+    """
+    return _SCHEME.match(text) is not None
+
+
 def parse_address(text: str, path: Callable[[str], str] = str) -> TableAddress:
     """Read an address; `path` makes paths absolute.
 

@@ -31,11 +31,10 @@ from penstock.apps.cli.shared.terminal import show
 from penstock.errors import MalformedError, PenstockError, did_you_mean, printable
 from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.outputs import commits, job_of
-from penstock.pipeline.tables.addresses import parse_address
+from penstock.pipeline.tables.addresses import has_scheme, parse_address
 
 _STEP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _STEPS: Final = 100
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _PATHS: Final = ("FILE", "FOLDER", "PATH", "[PATH]", "TABLE", "LOG", "ADDRESS")
 #: options that the command `run` has for all steps
 _COMMON: Final = ("--master", "--remote", "--conf", "--spark-log", "--output", "--dry-run", "--overwrite")
@@ -165,10 +164,10 @@ def _given(step: str, known: click.Option, value: object, folder: Path) -> Itera
 
 
 def _path(folder: Path, text: str) -> str:
-    if not _SCHEME.match(text):
+    if not has_scheme(text):
         return str(folder / text)
     register_schemes()
-    address = parse_address(text, lambda path: path if _SCHEME.match(path) else str(folder / path))
+    address = parse_address(text, lambda path: path if has_scheme(path) else str(folder / path))
     return text if address.options else str(address)
 
 

@@ -20,6 +20,7 @@ from penstock.apps.cli.pipeline.warm_spark import find_warm_spark
 from penstock.errors import FailedError
 from penstock.pipeline.jobs.job import spark_errors
 from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL, SMALL, is_small
+from penstock.pipeline.tables.addresses import has_scheme
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The counters of Spark itself, read while a job runs.
@@ -141,7 +142,6 @@ class Remote:
 # The session.
 
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the program that it runs."""
@@ -178,7 +178,7 @@ class Cluster:
 
     def path(self, text: str) -> str:
         """Return a path for Spark: on this machine it is relative to the working folder of the command."""
-        if self.remote is not None or not self.local or _SCHEME.match(text):
+        if self.remote is not None or not self.local or has_scheme(text):
             return text
         return str(Path(text).absolute())
 

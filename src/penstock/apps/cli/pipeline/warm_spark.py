@@ -17,7 +17,7 @@ import msgspec
 import pyspark
 
 from penstock import __version__
-from penstock.errors import RefusedError
+from penstock.errors import PenstockError, RefusedError
 from penstock.store.files.files import check_secret, read_file, replace_file
 
 ALONE: Final = "PENSTOCK_SPARK_ALONE"
@@ -66,7 +66,7 @@ def find_warm_spark() -> WarmSpark | None:
     try:
         check_secret(path)
         note = msgspec.json.decode(read_file(path), type=_Note)
-    except Exception:  # noqa: BLE001  # whatever the file is: the command then starts a Spark of its own
+    except (PenstockError, msgspec.MsgspecError):  # whatever the file is: the command then starts a Spark of its own
         return None
     if note.versions != _versions() or not _answers(note.port):
         return None
