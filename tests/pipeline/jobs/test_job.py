@@ -31,12 +31,12 @@ from penstock.model import EventType
 from penstock.pipeline import outputs as commits
 from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
-from penstock.pipeline.jetstream.messages import Messages, check_stream
+from penstock.pipeline.jetstream.messages import JetStreamSource, check_stream
 from penstock.pipeline.jetstream.options import parse_options
 from penstock.pipeline.jobs import job as jobs
 from penstock.pipeline.jobs import reports as jobs_report
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
-from penstock.pipeline.jobs.ingest import Envelopes, Ingest
+from penstock.pipeline.jobs.ingest import Envelopes, Ingest, TableRecords
 from penstock.pipeline.jobs.job import Job, run, start
 from penstock.pipeline.jobs.reports import Audit, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.outputs import Output, Said, Streaming, totals
@@ -368,7 +368,7 @@ def test_no_constant_of_a_policy_is_in_a_plan(spark: SparkSession, plant: Plant)
 def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant) -> None:
     with NatsServer() as server:
         options = publish(server.url, "READINGS", [line(number).encode() for number in range(9)])
-        job = Ingest(Messages(options, plant.loaded().types), lambda: NOW)
+        job = Ingest(TableRecords(JetStreamSource(options), plant.loaded().types), lambda: NOW)
         assert (job.source, job.files) == ("nats:READINGS", None)
         with refused("jetstream.no-stream"):
             check_stream(parse_options({**options, "stream": "OTHER"}))

@@ -1,11 +1,6 @@
 """Kafka topics as sinks: each batch is there once, whoever is killed, and events can be read again."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,18 +12,16 @@ from tests.kafka_server import RunningKafka, jars
 from tests.pipeline.jobs.test_job import KilledError, Plant
 from tests.pipeline.jobs_plant import admitted, build, interpreted, line, write_events
 from tests.pipeline.kafka.kafka_kit import Topic
-from tests.trust.kit import NOW, refused
+from tests.pipeline.message_kills import deliver_whole, survive
+from tests.trust.kit import refused
 
 from penstock.pipeline.ingest.ingest import ingest_envelopes
-from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.job import run
 from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.kafka.link import headers_of
 from penstock.pipeline.kafka.sink import KafkaSink, _fence, read_marks
 from penstock.pipeline.tables.addresses import SinkOptions, SinkRows, parse_address, sink_at, source_at
 from penstock.testing.kafka import KafkaServer
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -136,83 +129,19 @@ def test_a_job_that_was_killed_behind_kafkas_commit_goes_on(
     assert set(before.values()) == {1}
 
 
-class Killed:
-    """A pipeline from Kafka to Kafka, whose driver or server is killed again and again."""
-
-    def __init__(self, folder: Path, source: Topic, target: Topic) -> None:
-        self.arguments = [str(folder), source.url, target.url]
-        self.folder = folder
-
-    def start(self) -> "subprocess.Popen[bytes]":
-        with (self.folder / "driver.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *self.arguments],
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def complete(self) -> int:
-        return len(list((self.folder / "delivered" / "commits").glob("@batch=*/part-*")))
-
-
-def _kill(driver: "subprocess.Popen[bytes]") -> None:
-    # Java too, in one blow: it would finish what it is doing.
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["driver", "server"])
 def test_from_kafka_to_kafka_nothing_is_lost_or_doubled_whoever_is_killed(
     spark: SparkSession, tmp_path: Path, who: str
 ) -> None:
-    rounds, each = 20, 10
-    plant = Plant(tmp_path, build(tmp_path / "plant"))
     with KafkaServer(jars()) as server:
-        source, target = Topic(server.address, 2), Topic(server.address, 2)
-        pipeline = Killed(tmp_path, source, target)
-        driver = pipeline.start()
-        sent = 0
-        try:
-            for turn in range(rounds):
-                before = pipeline.complete()
-                for number in range(sent, sent + each):
-                    source.send(line(number).encode(), partition=number % 2)
-                sent += each
-                until = time.monotonic() + 300
-                # Killed while it works, at another moment each time.
-                while pipeline.complete() == before and turn % 2:
-                    driver = driver if driver.poll() is None else pipeline.start()
-                    assert time.monotonic() < until, (tmp_path / "driver.log").read_text()[-3000:]
-                    time.sleep(0.05)
-                time.sleep(0.1 * (turn % 7))
-                if who == "server":
-                    server.kill()
-                    server.start()
-                    if driver.poll() is not None:
-                        driver = pipeline.start()
-                else:
-                    _kill(driver)
-                    driver = pipeline.start()
-        finally:
-            _kill(driver)
-        drained = subprocess.run(
-            [sys.executable, "-m", "tests.pipeline.kafka.kafka_driver", *pipeline.arguments, "--drain"],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert drained.returncode == 0, drained.stderr[-3000:]
-        # The same records as one batch, into another topic.
-        expected = Topic(server.address)
-        write_events(tmp_path / "in" / "0.jsonl", range(sent))
-        whole = Plant(tmp_path / "whole", plant.policy)
-        run(Ingest(Envelopes(plant.path("in"), plant.loaded().types), lambda: NOW), spark, whole.path("ingested"))
-        run(whole.admit(), spark, whole.path("admitted"))
-        run(whole.deliver(), spark, whole.path("delivered"), sinks=[sink_of(expected.url)])
+        source, target, expected = (Topic(server.address, 2) for _ in range(3))
+
+        def send(number: int) -> None:
+            source.send(line(number).encode(), partition=number % 2)
+
+        sent = survive(tmp_path, send, f"{source.url}?batch=6", target.url, server if who == "server" else None)
+        deliver_whole(spark, tmp_path, sent, expected.url)
         assert contents(target) == contents(expected)
         assert len(target.read()) > sent
 

@@ -1,8 +1,7 @@
-"""Messages of a JetStream stream, and those that the job `ingest` reads. Both need the extra `penstock[nats]`."""
+"""Messages of a JetStream stream, and the stream as a source of jobs. Both need the extra `penstock[nats]`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,13 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.model.types import EventType
 from penstock.pipeline.frames import ID, envelope, quoted, shown_source
-from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.link import JetStreamLink, StreamState, stream_state
 from penstock.pipeline.jetstream.options import Options, parse_options
 from penstock.pipeline.jetstream.source import NAME, register_jetstream
 from penstock.pipeline.outputs import Reader, Streaming
-from penstock.trust.event_types import VerifiedType
 
 # ----------------------------------------------------------------------------------------------------------------------
 # JetStream messages as records for ingest, and events as messages: what files are elsewhere.
@@ -64,7 +61,7 @@ def to_messages(events: DataFrame, event_type: EventType, subject: str) -> DataF
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Messages of a JetStream stream, and those that the job `ingest` reads. Both need the extra `penstock[nats]`.
+# The stream as a source of jobs.
 
 
 _PATIENCE: Final = 3.0
@@ -108,23 +105,22 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages(Stream):
-    """CloudEvents in a stream."""
+class JetStreamSource(Stream):
+    """A stream whose messages are CloudEvents, as a source of jobs."""
 
-    types: tuple[VerifiedType, ...]
+    records: bool = True
 
-    @property
-    def event_types(self) -> tuple[EventType, ...]:
-        """The versions of the types."""
-        return tuple(verified.event_type for verified in self.types)
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """Return the messages that there are now. Raises as `messages`."""
+        return self.messages(spark, stream=False)
 
-    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
-        """Return the messages. Raises as `messages`."""
-        return self.messages(spark, stream=streaming is not None)
+    def stream(self, spark: SparkSession, streaming: Streaming) -> DataFrame:  # noqa: ARG002  # `maxMessagesPerBatch`
+        """Return messages as they arrive. Raises as `messages`."""
+        return self.messages(spark, stream=True)
 
-    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return the ingested messages: events, and the quarantine."""
-        return ingest_envelopes(records, self.types, at)
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the batch itself."""
+        return batch
 
 
 def check_stream(options: Options) -> StreamState:

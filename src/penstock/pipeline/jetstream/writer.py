@@ -235,7 +235,7 @@ class PublishLedger:
     async def _enter(self, client: Client) -> None:
         mine = self.attempt
         state = await stream_state(client, self._options)
-        _check_retention(self._options, state)
+        check_retention(self._options, state)
         self._window = state.duplicate_window
         await self._records.ensure(client, state.replicas)
         record = await self._enter_batch(client)
@@ -352,7 +352,8 @@ def commit_batch(link: JetStreamLink, sink: str, batch: int) -> None:
     link.call(mark)
 
 
-def _check_retention(options: Options, state: StreamState) -> None:
+def check_retention(options: Options, state: StreamState) -> None:
+    """Check that a stream keeps what is consumed. Raises `RefusedError` (`jetstream.sink-retention`)."""
     if state.retention != "limits":
         raise RefusedError(
             "jetstream.sink-retention",

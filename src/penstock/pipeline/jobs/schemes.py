@@ -2,13 +2,14 @@
 
 from typing import Final
 
+from penstock.pipeline.jetstream.scheme import JETSTREAM
 from penstock.pipeline.kafka.scheme import KAFKA
 from penstock.pipeline.tables.addresses import AddressScheme, register_scheme
 from penstock.pipeline.tables.delta import DELTA
 from penstock.pipeline.tables.files import CATALOGUE, PARQUET
 from penstock.pipeline.tables.iceberg import ICEBERG
 
-SCHEMES: Final[tuple[AddressScheme, ...]] = (PARQUET, DELTA, ICEBERG, CATALOGUE, KAFKA)
+SCHEMES: Final[tuple[AddressScheme, ...]] = (PARQUET, DELTA, ICEBERG, CATALOGUE, KAFKA, JETSTREAM)
 
 
 def register_schemes() -> None:

@@ -24,22 +24,18 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.pipeline.event_columns import ID, TIME, TYPE
-from penstock.pipeline.frames import JSON_FORM, envelope, envelope_data, quoted, shown_source
+from penstock.errors import FailedError, RefusedError
 from penstock.pipeline.kafka.link import KafkaOptions, consumer, failure, partitions_of, producer, records, settings
-from penstock.pipeline.outputs import raise_in_task
 from penstock.pipeline.tables.addresses import SinkRows
+from penstock.pipeline.tables.messages import messages
 
-_SUBSCRIBER: Final = "@subscriber"
 _SUFFIX: Final = ".penstock"
 _PATIENCE: Final = 60.0
 #: longer than any batch takes, and what servers accept by default at most
 _TRANSACTION_MS: Final = 900_000
-_HEADERS: Final = "array<struct<name:string,value:string>>"
 _DONE: Final = "writer int, rows bigint"
 
 
@@ -112,48 +108,11 @@ class KafkaSink:
                 schema=pa.schema([("writer", pa.int32()), ("rows", pa.int64())]),
             )
 
-        records = messages(rows, options)
+        records = messages(rows, binary=options.mode == "binary")
         writer = F.pmod(F.xxhash64("key", "value", F.to_json("headers")), F.lit(options.writers)).cast("int")
         divided = records.withColumn("writer", writer).repartition(options.writers, "writer")
         done = divided.sortWithinPartitions("writer").mapInArrow(write_part, _DONE)
         return sum(row["rows"] for row in done.collect())
-
-
-def messages(rows: SinkRows, options: KafkaOptions) -> DataFrame:
-    """Return the records of rows: `key`, `value` and `headers`.
-
-    Events are CloudEvents with their source as key. Other rows are JSON objects without a key.
-    Raises `MalformedError` (`kafka.columns`).
-    """
-    frame = rows.frame
-    pairs: list[tuple[str, Column]] = []
-    if _SUBSCRIBER in frame.columns:
-        pairs.append(("subscriber", quoted(_SUBSCRIBER)))
-    if not rows.types:
-        plain = [quoted(name).alias(name.removeprefix("@")) for name in frame.columns]
-        if len({name.removeprefix("@") for name in frame.columns}) != len(frame.columns):
-            raise MalformedError("kafka.columns", "two columns would have one name in JSON")
-        value, key = F.to_json(F.struct(*plain), JSON_FORM), F.lit(None).cast("string")
-        pairs.append(("content-type", F.lit("application/json")))
-    else:
-        binary = options.mode == "binary"
-        made = envelope_data if binary else envelope
-        unknown = raise_in_task("kafka.columns", F.lit("an event is of a version that the job does not know"))
-        value = F.coalesce(
-            *(F.when(quoted(TYPE) == str(one.name), made(one, lambda a: str(a.id))) for one in rows.types),
-            unknown.cast("string"),
-        )
-        key = F.coalesce(*(F.when(quoted(TYPE) == str(one.name), shown_source(one)) for one in rows.types))
-        pairs.append(("content-type", F.lit("application/json" if binary else "application/cloudevents+json")))
-        if binary:
-            moment = F.date_format(F.to_utc_timestamp(quoted(TIME), F.current_timezone()), _MOMENT)
-            said = {"specversion": F.lit("1.0"), "id": quoted(ID), "source": key, "type": quoted(TYPE), "time": moment}
-            pairs += [(f"ce_{name}", column) for name, column in said.items()]
-    headers = F.array(*(F.struct(F.lit(name).alias("name"), column.alias("value")) for name, column in pairs))
-    return frame.select(key.alias("key"), value.alias("value"), headers.cast(_HEADERS).alias("headers"))
-
-
-_MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
 def _write_parts(

@@ -97,9 +97,9 @@ def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     """Turn records into typed events. Records that do not fit go to quarantine with the reason and the original bytes.
 
     Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. PATH can also be a table, which
-    needs a mapping: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or table:NAME. It can be a topic of
-    CloudEvents: kafka://HOST:PORT/TOPIC. The command checks that the numbers of events and quarantined records
-    add up to the records read, and prints them.
+    needs a mapping: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or table:NAME. It can be a topic or
+    stream of CloudEvents: kafka://HOST:PORT/TOPIC or jetstream://HOST:PORT/STREAM. The command checks that the numbers
+    of events and quarantined records add up to the records read, and prints them.
     """
     messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
     bound = None if options.mapping is None else bound_mapping(options.mapping, options.shelf, session)

@@ -102,8 +102,8 @@ class TableOptions:
         "--to",
         multiple=True,
         metavar="ADDRESS",
-        help="Write the rows to this table too: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH, table:NAME "
-        "or kafka://HOST:PORT/TOPIC. Can be repeated.",
+        help="Write the rows to this table too: delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH, table:NAME, "
+        "kafka://HOST:PORT/TOPIC or jetstream://HOST:PORT/STREAM?subject=SUBJECT. Can be repeated.",
     )
     partition_by: tuple[str, ...] = option(
         "--partition-by",

@@ -298,9 +298,9 @@ def ingest_job(  # noqa: PLR0913  # each way to say what is read
         return Ingest(table_records(table, bound, types), clock(session))
     if messages is not None and bound is None:
         # Imported late: reading files does not need nats-py.
-        from penstock.pipeline.jetstream.messages import Messages  # noqa: PLC0415
+        from penstock.pipeline.jetstream.messages import JetStreamSource  # noqa: PLC0415
 
-        records = Messages(messages, types)
+        records = table_records(JetStreamSource(messages), None, types)
     elif path is not None and bound is not None:
         records = MappedTables(path, bound)
     elif path is not None:

@@ -1,6 +1,6 @@
-"""A driver that is there to be killed: from one Kafka topic to another through `ingest`, `admit` and `deliver`.
+"""A driver that is there to be killed: from one address of messages to another through `ingest`, `admit`, `deliver`.
 
-python -m tests.pipeline.kafka.kafka_driver FOLDER SOURCE TARGET [--drain]
+python -m tests.pipeline.messages_driver FOLDER SOURCE TARGET [--drain]
 """
 
 import os
@@ -24,7 +24,7 @@ def main(folder: Path, source: str, target: str, more: list[str]) -> None:
     spark.getOrCreate()
     jobs: list[threading.Thread] = []
     for job, read, out, to in (
-        ("ingest", f"{source}?batch=6", "ingested", []),
+        ("ingest", source, "ingested", []),
         ("admit", str(folder / "ingested"), "admitted", []),
         ("deliver", str(folder / "admitted"), "delivered", ["--to", target]),
     ):
