@@ -45,6 +45,7 @@ from penstock.policy.language.requests import ACTION_ID, RESOURCE_ID
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.residual.request_sets import AnswerSets
 from penstock.policy.syntax.text.policies import read_text_policy
+from penstock.simulate.experiments.role_policies import RIGHTS, RandomRolePolicy
 from penstock.store.files.appended_lines import AppendedLines
 from penstock.trust.capabilities import DecisionRight, decision_tag
 from penstock.trust.certificates import Authorisation, issue
@@ -52,8 +53,6 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.signed import SignedValue
 
 REQUESTS, LAST, ENTRIES, ASKED = 10_000, 500, 10_000, 300
-SUBJECTS, OBJECTS, RIGHTS = 100, 100, ("read", "append", "write")
-ROLES, ROLES_OF_A_SUBJECT, DENSITY = 40, 3, 0.05
 POINT, OWNER, PEP = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
 NOW = datetime.now(UTC)
 POLICY = PolicyRevision("bench", "1", NOW)
@@ -71,33 +70,8 @@ def run() -> list[Result]:
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
-class RolePolicy:
+class RolePolicy(RandomRolePolicy):
     """Roles with random permissions, and subjects with random roles."""
-
-    def __init__(self, seed: int) -> None:
-        chance = self.chance = Random(seed)  # noqa: S311  # the same each time
-        roles = [f"r{number}" for number in range(ROLES)]
-        self.subjects = [
-            Entity("user", f"s{number}", {"roles": [*chance.sample(roles, ROLES_OF_A_SUBJECT)]})
-            for number in range(SUBJECTS)
-        ]
-        self.granted = {
-            (f"o{number}", right): {role for role in roles if chance.random() < DENSITY}
-            for number in range(OBJECTS)
-            for right in RIGHTS
-        }
-
-    def questions(self) -> Iterator[AccessQuestion]:
-        """Yield questions, drawn with replacement."""
-        permissions = [*self.granted]
-        while True:
-            item, right = self.chance.choice(permissions)
-            yield AccessQuestion.of(self.chance.choice(self.subjects), right, ("object", item))
-
-    def effect(self, question: AccessQuestion) -> AnswerEffect:
-        roles = self.granted[question.resource.id, question.action.id]
-        found = question.subject.properties["roles"]
-        return PERMIT if isinstance(found, list) and roles.intersection(map(str, found)) else DENY
 
     def as_policy(self) -> Root:
         """Return the same in XACML: a rule for each role and permission."""

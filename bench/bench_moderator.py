@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from charts import Chart, Line, write_page
 from harness import Result, at_least, at_most, microseconds, observed
 from moderator_parts import Candidate, Says, World
 from penstock.moderator.base.base import RuleBase
@@ -26,6 +25,7 @@ from penstock.moderator.detection.detector import Detector
 from penstock.moderator.rules.rules import ConflictKind, Mode, PublishRule
 from penstock.moderator.rules.steps import Add, Note, WithdrawRule
 from penstock.moderator.settlement.undo import plan
+from penstock.simulate.experiments.charts import ChartLine, LineChart, write_page
 from prolog_process import Prolog, found
 
 PAGE = Path(__file__).resolve().parent / "moderator.html"
@@ -102,7 +102,7 @@ def median(values: Sequence[float | None]) -> float:
     return statistics.median(value for value in values if value is not None)
 
 
-def figure_3(programs: Programs) -> tuple[Chart, list[Result]]:
+def figure_3(programs: Programs) -> tuple[LineChart, list[Result]]:
     ours: dict[int, list[float]] = defaultdict(list)
     walked: dict[int, list[float | None]] = defaultdict(list)
     for number in range(ROUNDS):
@@ -115,10 +115,10 @@ def figure_3(programs: Programs) -> tuple[Chart, list[Result]]:
     growth = totals[many] / totals[few] / (many / few)
     linear = f"{few:,} rules in {totals[few]:.3f} s, {many:,} in {totals[many]:.3f} s: {growth:.2f} of linear"
     results = [at_most("moderator-figure-3-rules", growth, 1.5, linear)]
-    lines = [Line("Penstock", [(size, 1e3 * seconds) for size, seconds in totals.items()])]
+    lines = [ChartLine("Penstock", [(size, 1e3 * seconds) for size, seconds in totals.items()])]
     if programs.walk is not None:
         walk = {size: median(times) for size, times in walked.items()}
-        lines.append(Line("Prolog, walk", [(size, 1e3 * seconds) for size, seconds in walk.items()]))
+        lines.append(ChartLine("Prolog, walk", [(size, 1e3 * seconds) for size, seconds in walk.items()]))
         pairs = [theirs / mine for mine, theirs in zip(ours[many], walked[many], strict=True) if theirs is not None]
         detail = f"{many:,} rules: Prolog that walks the subtree {walk[many]:.3f} s, we {totals[many]:.3f} s"
         results.append(at_least("moderator-faster-than-walk", statistics.median(pairs), 1.5, detail))
@@ -130,17 +130,17 @@ def figure_3(programs: Programs) -> tuple[Chart, list[Result]]:
             total += (size - before) * (cost + (one or 0.0)) / 2
             cost, before = one or 0.0, size
             points.append((size, 1e3 * total))
-        lines.append(Line("Prolog, scan", points))
+        lines.append(ChartLine("Prolog, scan", points))
         mine, theirs = scanned[-1][1]
         detail = (
             f"one more of {many:,} rules: Prolog that scans all {(theirs or 0) * 1e3:.1f} ms, we {microseconds(mine)}"
         )
         results.append(at_least("moderator-faster-than-scan", (theirs or 0.0) / mine, 100, detail))
     title = f"Figure 3: time by rules ({programs.world.types:,} event types, 100 publishers)"
-    return Chart(title, "rules", "ms", lines), results
+    return LineChart(title, "rules", "ms", lines, log_x=True, log_y=True), results
 
 
-def figure_4(programs: Programs) -> tuple[Chart, list[Result]]:
+def figure_4(programs: Programs) -> tuple[LineChart, list[Result]]:
     size = 1_000
     ours: dict[int, list[float]] = defaultdict(list)
     walked: dict[int, list[float | None]] = defaultdict(list)
@@ -152,15 +152,17 @@ def figure_4(programs: Programs) -> tuple[Chart, list[Result]]:
     totals = {publishers: median(times) for publishers, times in ours.items()}
     ratio = max(totals.values()) / min(totals.values())
     detail = ", ".join(f"{publishers:,} publishers {seconds * 1e3:.1f} ms" for publishers, seconds in totals.items())
-    lines = [Line("Penstock", [(publishers, 1e3 * seconds) for publishers, seconds in totals.items()])]
+    lines = [ChartLine("Penstock", [(publishers, 1e3 * seconds) for publishers, seconds in totals.items()])]
     if programs.walk is not None:
-        lines.append(Line("Prolog, walk", [(publishers, 1e3 * median(times)) for publishers, times in walked.items()]))
+        lines.append(
+            ChartLine("Prolog, walk", [(publishers, 1e3 * median(times)) for publishers, times in walked.items()])
+        )
     title = f"Figure 4: time by publishers ({programs.world.types:,} event types, {size:,} rules)"
-    chart = Chart(title, "publishers", "ms", lines)
+    chart = LineChart(title, "publishers", "ms", lines, log_x=True, log_y=True)
     return chart, [at_most("moderator-figure-4-publishers", ratio, 1.5, detail)]
 
 
-def figure_5() -> tuple[Chart, list[Result]]:
+def figure_5() -> tuple[LineChart, list[Result]]:
     size, publishers = 100, 100_000
     ours: dict[int, list[float]] = defaultdict(list)
     walked: dict[int, list[float | None]] = defaultdict(list)
@@ -176,11 +178,18 @@ def figure_5() -> tuple[Chart, list[Result]]:
     low, high = TREES[1], TREES[-1]
     growth = totals[high] / totals[low] / (high / low)
     detail = ", ".join(f"2^{levels}-1 types {seconds * 1e3:.2f} ms" for levels, seconds in totals.items())
-    lines = [Line("Penstock", [(2**levels - 1, 1e3 * seconds) for levels, seconds in totals.items()])]
+    lines = [ChartLine("Penstock", [(2**levels - 1, 1e3 * seconds) for levels, seconds in totals.items()])]
     if found():
-        lines.append(Line("Prolog, walk", [(2**levels - 1, 1e3 * median(times)) for levels, times in walked.items()]))
-    chart = Chart(
-        f"Figure 5: time by event types ({size} rules, {publishers:,} publishers)", "event types", "ms", lines
+        lines.append(
+            ChartLine("Prolog, walk", [(2**levels - 1, 1e3 * median(times)) for levels, times in walked.items()])
+        )
+    chart = LineChart(
+        f"Figure 5: time by event types ({size} rules, {publishers:,} publishers)",
+        "event types",
+        "ms",
+        lines,
+        log_x=True,
+        log_y=True,
     )
     return chart, [at_most("moderator-figure-5-tree", growth, 1.5, f"{detail}: {growth:.2f} of the levels")]
 

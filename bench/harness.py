@@ -4,11 +4,11 @@ A figure is a ratio of two things measured in the same run, by turns, because ma
 absolute time proves nothing. The median over the rounds is taken on each side.
 """
 
-import gc
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+
+from penstock.simulate.experiments.timing import microseconds, seconds
+
+__all__ = ["Result", "above", "at_least", "at_most", "microseconds", "observed", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,3 @@ def above(name: str, ratio: float, bound: float, detail: str) -> Result:
 def observed(name: str, ratio: float, detail: str) -> Result:
     """Report a ratio that has no target."""
     return Result(name, round(ratio, 4), "observed", True, detail)
-
-
-def seconds(
-    *jobs: Callable[[], object], repeat: int, rounds: int = 9, clock: Callable[[], float] = time.perf_counter
-) -> list[float]:
-    """Return the median seconds per call of each job; the jobs take turns within every round.
-
-    Jobs that take very different times, and only compute, are better measured by `time.process_time`: on a busy machine
-    the longer ones are interrupted more often.
-    """
-    samples: list[list[float]] = [[] for _ in jobs]
-    for job in jobs:
-        job()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for job, times in zip(jobs, samples, strict=True):
-                start = clock()
-                for _ in range(repeat):
-                    job()
-                times.append((clock() - start) / repeat)
-            gc.collect()
-    finally:
-        if enabled:
-            gc.enable()
-    return [statistics.median(times) for times in samples]
-
-
-def microseconds(value: float) -> str:
-    """Write a duration for people."""
-    return f"{value * 1e6:.2f} µs"

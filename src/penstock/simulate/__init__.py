@@ -6,4 +6,5 @@
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
 - `checkers` reads a log, and finds what must not be.
 - `worlds` has the parts of the system that are run, and says what a world is.
+- `experiments` measures figures and tables of the papers again.
 """

@@ -76,6 +76,7 @@ GROUPS = {
         "sexp": Noun(f"{_HERE}.sexp:sexp", "Show and convert S-expressions in their three forms."),
         "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as in RFC 2693."),
         "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
+        "experiment": Noun(f"{_HERE}.experiment:experiment", "Measure figures and tables of the papers again."),
     },
 }
 

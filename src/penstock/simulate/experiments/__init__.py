@@ -1,0 +1,24 @@
+"""Figures and tables of the papers, measured again: `penstock experiment`.
+
+One module for each paper has its experiments:
+
+- `pubsub`: authorization over publish/subscribe (paper 3).
+- `capabilities`: the dissertation on capabilities (paper 5).
+
+The frame:
+
+- `experiment`: what an experiment is, what it finds, and what it runs with.
+- `catalogue`: all experiments.
+- `page`: the page of evidence.
+- `charts`: charts as SVG.
+
+What they measure with, and benchmarks too:
+
+- `timing`: times of jobs that take turns.
+- `processes`: processes that are told what to do line by line.
+- `availability`: decision points that fail and are repaired, in virtual time.
+- `response_times`: decision points in processes of their own, and how long they take to answer.
+- `roles`: the roles that processes of experiments play.
+- `role_policies`: role-based policies and questions drawn at random.
+- `signed_types`: signed types and certificate chains.
+"""

@@ -1,0 +1,102 @@
+"""The page of evidence: one section for each experiment, with its chart in a file beside the page.
+
+Text that somebody wrote around the sections stays. A run of some experiments replaces their sections alone.
+"""
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from penstock.simulate.experiments.experiment import Experiment, ExperimentFindings
+
+_BEGIN, _END = "<!-- begin experiments -->", "<!-- end experiments -->"
+_SECTION: Final = re.compile(r"<!-- begin ([\w.-]+) -->\n(.*?)<!-- end \1 -->\n", re.DOTALL)
+_CPU_INFO: Final = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """An experiment, what it found, when it began, and how many seconds it took."""
+
+    experiment: Experiment
+    findings: ExperimentFindings
+    began: datetime
+    seconds: float
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {**self.experiment.as_dict(), **self.findings.as_dict(), "seconds": round(self.seconds, 1)}
+
+
+def machine() -> str:
+    """Describe the machine that this runs on."""
+    text = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    model = found[1] if found else platform.processor() or platform.machine()
+    return f"{os.cpu_count()} cores, {model}, {platform.system()}, Python {platform.python_version()}"
+
+
+def write_evidence(path: Path, runs: Iterable[ExperimentRun], order: Sequence[Experiment]) -> list[Path]:
+    """Write sections and charts, and return the files. `order` is that of the sections."""
+    before, sections, after = _read(path)
+    files = [path]
+    folder = path.parent / path.stem
+    for run in runs:
+        chart = run.findings.chart
+        image = None
+        if chart is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            image = folder / f"{run.experiment.name}.svg"
+            image.write_text(chart.svg(), encoding="utf-8")
+            files.append(image)
+        sections[run.experiment.name] = section(run, None if image is None else f"{folder.name}/{image.name}")
+    parts = [before, _BEGIN, "\n"]
+    known = [one for one in order if one.name in sections]
+    for paper, group in groupby(known, key=lambda one: one.paper):
+        parts.append(f"\n### {paper}\n")
+        parts += [f"\n<!-- begin {one.name} -->\n{sections[one.name]}<!-- end {one.name} -->\n" for one in group]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join([*parts, "\n", _END, after]), encoding="utf-8")
+    return files
+
+
+def section(run: ExperimentRun, image: str | None) -> str:
+    """Write one section."""
+    one, findings = run.experiment, run.findings
+    lines = [f"#### {one.figure}: {one.title}", "", f"`penstock experiment {one.name}`, {one.method}.", ""]
+    lines.append(f"Parameters of the paper: {_facts(one.parameters)}.")
+    if findings.instead:
+        lines.append(f"Here: {_facts(findings.instead)}.")
+    lines += ["", f"**{findings.verdict}**", ""]
+    compared = [(one.statement, one.paper, one.ours, "yes" if one.agrees else "no") for one in findings.comparisons]
+    lines += _table(("statement", "paper", "Penstock", "agrees"), compared)
+    if image is not None:
+        lines += [f"![{one.figure}: {one.title}]({image})", ""]
+    lines += _table(findings.headings, findings.rows)
+    lines += [f"Made on {run.began:%Y-%m-%d} in {run.seconds:,.0f} s: {machine()}.", ""]
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> tuple[str, dict[str, str], str]:
+    """Return what is before the sections, the sections by name, and what is after them."""
+    text = path.read_text(encoding="utf-8") if path.exists() else "# Evidence\n\n"
+    before, begin, rest = text.partition(_BEGIN)
+    if not begin:
+        return f"{before.rstrip()}\n\n", {}, "\n"
+    inner, _, after = rest.partition(_END)
+    return before, dict(_SECTION.findall(inner)), after
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in facts.items())
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    written = [headings, ["---"] * len(headings), *rows]
+    return [*(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in written), ""]

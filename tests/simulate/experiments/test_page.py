@@ -1,0 +1,69 @@
+"""Verdicts follow from comparisons, and a page keeps what was not run again."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock.simulate.experiments.charts import ChartLine, LineChart
+from penstock.simulate.experiments.experiment import (
+    Experiment,
+    ExperimentFindings,
+    ExperimentMethod,
+    Laboratory,
+    Paper,
+    PaperComparison,
+    near,
+)
+from penstock.simulate.experiments.page import ExperimentRun, write_evidence
+
+GOOD = near("ratio", 4.0, 4.9, "noise")
+BAD = near("ratio", 4.0, 5.1, "noise")
+
+
+def findings(comparison: PaperComparison, value: str = "1") -> ExperimentFindings:
+    chart = LineChart("t", "x", "y", [ChartLine("a < b", [(1, 2.0), (2, 4.0)])])
+    return ExperimentFindings(("x",), [(value,)], [comparison], chart)
+
+
+def experiment(name: str) -> Experiment:
+    return Experiment(
+        name, Paper.PUBSUB, "Figure 1", name, ExperimentMethod.COUNTED, {"k": "v"}, lambda _: findings(GOOD)
+    )
+
+
+def run(name: str, found: ExperimentFindings) -> ExperimentRun:
+    return ExperimentRun(experiment(name), found, datetime(2026, 1, 1, tzinfo=UTC), 3.0)
+
+
+def test_a_verdict_follows_from_the_comparisons() -> None:
+    assert findings(GOOD).agrees
+    assert findings(GOOD).verdict.startswith("The shape agrees")
+    assert not findings(BAD).agrees
+    assert findings(BAD).verdict.endswith("noise")
+    assert "paper has 4, we have 5.1" in findings(BAD).verdict
+
+
+def test_a_page_keeps_sections_and_text_that_were_not_made_again(tmp_path: Path) -> None:
+    page, order = tmp_path / "evidence.md", [experiment("one"), experiment("two")]
+    page.write_text("# Evidence\n\nBy hand.\n\n<!-- begin experiments -->\n<!-- end experiments -->\n\nAfterwards.\n")
+    write_evidence(page, [run("two", findings(GOOD, "first"))], order)
+    write_evidence(page, [run("one", findings(BAD, "second"))], order)
+    files = write_evidence(page, [run("one", findings(GOOD, "third"))], order)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Evidence\n\nBy hand.\n\n<!-- begin experiments -->\n")
+    assert text.endswith("<!-- end experiments -->\n\nAfterwards.\n")
+    assert text.index("third") < text.index("first")
+    assert "second" not in text
+    assert files == [page, tmp_path / "evidence" / "one.svg"]
+    assert "a &lt; b" in files[1].read_text(encoding="utf-8")
+
+
+def test_a_quick_laboratory_uses_small_numbers_and_a_share_fewer() -> None:
+    assert (Laboratory(quick=True).pick(9, 1), Laboratory().pick(9, 1)) == (1, 9)
+    assert [lab.some(1_000, 10) for lab in (Laboratory(), Laboratory(share=0.1), Laboratory(quick=True))] == [
+        1_000,
+        100,
+        10,
+    ]
+    seen: list[float] = []
+    assert [*Laboratory(progress=seen.append).each("ab")] == ["a", "b"]
+    assert seen == [0.0, 0.5, 1.0]
