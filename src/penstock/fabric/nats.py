@@ -320,7 +320,12 @@ class NatsFabric(Fabric):
             await self.make_instances(topic, offered)
             wanted.append((made.instances or frozenset()) - {""})
         of_topic = partial(
-            StreamFeed, self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex()
+            StreamFeed,
+            self.link,
+            topic,
+            volatile=not offered.durable,
+            acknowledged=_retention(offered) == "interest",
+            name=lambda: self._random(12).hex(),
         )
         try:
             for instances in wanted:
@@ -355,7 +360,7 @@ class NatsFabric(Fabric):
             except TRANSIENT as error:
                 raise self.link.unreachable(error) from error
 
-        def hear(choice: KeyChoice | None, data: bytes) -> None:
+        def hear(choice: KeyChoice | None, data: bytes, *_: bytes) -> None:
             try:
                 sample = decode(data)
             except MalformedError:
@@ -485,9 +490,7 @@ class NatsFabric(Fabric):
         if qos.durable:
             kept = -1 if qos.history == KEEP_ALL else qos.history
             return shape | {"max_msgs": self.limits.fabric_history, "max_msgs_per_subject": kept, "discard": "new"}
-        # Whether a reader still needs a sample takes the server longer, the more readers there are. A lifespan ends it.
-        retention = "interest" if qos.lifespan == FOREVER else "limits"
-        return shape | {"retention": retention, "max_msgs": self.limits.fabric_pending, "discard": "old"}
+        return shape | {"retention": _retention(qos), "max_msgs": self.limits.fabric_pending, "discard": "old"}
 
     async def _make_registry(self) -> None:
         prefix = self.link.prefix
@@ -636,7 +639,13 @@ class NatsPublisher(Publisher):
         return claim, found[1]
 
 
-def _hear_of(subscription: TopicSubscription, raw: bytes) -> None:
+def _retention(qos: Qos) -> str:
+    """Return until when a stream keeps a sample: `interest` is until every reader has acknowledged it."""
+    # Whether a reader still needs a sample takes the server longer, the more readers there are. A lifespan ends it.
+    return "interest" if not qos.durable and qos.lifespan == FOREVER else "limits"
+
+
+def _hear_of(subscription: TopicSubscription, raw: bytes, *_: bytes) -> None:
     """Record that a writer is there or gone; count anything else as malformed."""
     what, writer = raw[:1], raw[1:]
     if len(writer) != WRITER_BYTES or what not in (_HERE, _GONE):

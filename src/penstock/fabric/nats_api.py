@@ -34,6 +34,10 @@ _PINGS: Final = 3
 _MOST: Final = 2**63  # sequences and counts are below
 
 
+#: takes the data, reply subject, headers and subject of a message as they came, and returns what is left to do
+MessageSink = Callable[[bytes, bytes, bytes, bytes], Awaitable[None] | None]
+
+
 class ApiError(Exception):
     """The server answered with an error."""
 
@@ -66,8 +70,8 @@ class NatsClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        #: by subscription, what takes the bytes of its messages directly, without a queue and a task
-        self.sinks: dict[int, Callable[[bytes], None]] = {}
+        #: by subscription, what takes its messages directly, without a queue and a task
+        self.sinks: dict[int, MessageSink] = {}
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         sink = self.sinks.get(sid)
@@ -75,7 +79,9 @@ class NatsClient(Client):
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
             try:
-                sink(data)
+                more = sink(data, reply, headers, subject)
+                if more is not None:
+                    await more
             except Exception:  # noqa: BLE001  # as below
                 self.unreadable += 1
             return

@@ -7,8 +7,8 @@ after that position, then removes the old one. If the stream was deleted and mad
 invalid: the subscription ends (`fabric.topic-replaced`), and its reader subscribes again.
 
 Volatile topics keep a sample for its lifespan, or without one until every consumer has acknowledged it, which a feed
-does on arrival. There a gap in the stream's sequence means that the server dropped samples that this reader had not
-read, and the reader is cut off.
+does on arrival. Without a lifespan, a gap in the stream's sequence means that the server dropped samples that this
+reader had not read, and the reader is cut off.
 
 Anybody who may publish to the feed's inbox can send what looks like a message of the consumer. A message without a
 place in the stream is dropped and counted. A second message for one place, with other content, shows that one of them
@@ -18,19 +18,18 @@ is forged: the subscription ends (`fabric.forged`), because the feed cannot tell
 import asyncio
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import Sample, decode
 from penstock.fabric.limits import FABRIC_KEYS
 from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, AnswerError, ApiError, ask, text, whole
-from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
+from penstock.fabric.nats_link import UNREACHABLE, DirectListening, NatsLink
 from penstock.fabric.port import TopicSubscription, slow_consumer, unknown
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import heeding, keep_running
@@ -46,13 +45,15 @@ _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 #: messages of a consumer whose content is known, to tell copies from forgeries
 _REMEMBERED: Final = 2 * _BATCH
-#: messages that may wait here: more than was asked for is junk
-_WAITING: Final = 4 * _BATCH
 #: the statuses that say that there is nothing, or nothing in time
 _NO_MORE: Final = ("404", "408")
 #: the status that says that nobody listens there
 _NOBODY: Final = "503"
-_NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_STATUS: Final = re.compile(rb"NATS/1\.0 ([0-9]{3})")
+#: $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random], the last only after a domain
+_PLACE: Final = re.compile(
+    r"\$JS\.ACK\.([^.]*\.[^.]*\.)?([^.]*)\.([^.]*)" + 5 * r"\.([0-9]{1,19})" + r"(?(1)(?:\.[^.]*)?)"
+)
 
 
 class _Interrupted(AnswerError):  # noqa: N818  # not an error that leaves this room
@@ -79,16 +80,12 @@ def read_place(reply: str) -> StreamPosition | None:
     >>> read_place("$JS.ACK.log.c1.1.7.3.1700000000000000000.0")
     StreamPosition(stream='log', consumer='c1', sequence=7, number=3, time=1700000000000000000, pending=0)
     """
-    # $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random]
-    tokens = reply.split(".")
-    if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
+    found = _PLACE.fullmatch(reply)
+    if found is None:
         return None
-    at = 2 if len(tokens) == 9 else 4
-    stream, consumer, *numbers = tokens[at : at + 7]
-    if not all(_NUMBER.fullmatch(number) for number in numbers):
-        return None
-    _delivered, sequence, number, time, pending = map(int, numbers)
-    return StreamPosition(stream, consumer, sequence, number, time, pending) if sequence and number else None
+    _domain, stream, consumer, _delivered, sequence, number, time, pending = found.groups()
+    place = StreamPosition(stream, consumer, int(sequence), int(number), int(time), int(pending))
+    return place if place.sequence and place.number else None
 
 
 class ConsumerDelivery:
@@ -99,25 +96,24 @@ class ConsumerDelivery:
         self._known: dict[int, tuple[int, int]] = {}
         self.number = 0
 
-    def place(self, message: Msg) -> StreamPosition | None:
-        """Return the place of a message of this consumer, of which it is the next; None for junk and for copies.
+    def is_next(self, place: StreamPosition, data: bytes) -> bool:
+        """Return whether a message is the next one of this consumer; junk and copies are not.
 
         Raises `_Interrupted` if messages before it are missing, and `RefusedError` (`fabric.forged`).
         """
-        place = read_place(message.reply)
-        if place is None or place[:2] != self._of:
-            return None
-        content = place.sequence, hash(message.data)
+        if place[:2] != self._of:
+            return False
+        content = place.sequence, hash(data)
         if place.number <= self.number:
             if self._known.get(place.number) == content:
-                return None
+                return False
             raise _forged()
         if place.number != self.number + 1:
             raise _Interrupted
         self.number = place.number
         self._known[place.number] = content
         self._known.pop(place.number - _REMEMBERED, None)
-        return place
+        return True
 
 
 def _forged() -> RefusedError:
@@ -150,6 +146,7 @@ class StreamFeed:
         topic: str,
         *,
         volatile: bool,
+        acknowledged: bool,
         name: Callable[[], str],
         instances: Collection[str] | None = None,
         key: str | None = None,
@@ -159,6 +156,7 @@ class StreamFeed:
         self._topic = topic
         self._stream = link.stream(topic, named=instances is not None)
         self._volatile = volatile  # the topic, not the reader
+        self._acknowledged = acknowledged  # the stream keeps a sample until every consumer has acknowledged it
         self._name = name
         self._instances = instances
         self._key = key
@@ -171,9 +169,14 @@ class StreamFeed:
         self._created = ""  # when the stream was made
         self._last = 0
         self._delivery = ConsumerDelivery(self._stream, "")
+        self._wanted = 0  # messages that were requested and have not come
+        self._probed = False  # one more was requested, to see whether there is a consumer
+        self._taking = False  # what the current consumer sends is taken in
+        self._fault: AnswerError | PenstockError | None = None  # why that ended
         self._back = False
-        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
-        self._stir = asyncio.Event()  # something arrived, the connection came back, or the reader has room
+        self._full = False  # the reader has no room
+        # All requested messages came, or no more will; the connection came back; or a full reader has room.
+        self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, subscription: TopicSubscription, *, from_start: bool) -> None:
@@ -182,7 +185,7 @@ class StreamFeed:
         self._priority = subscription.reader.qos.priority
         self._client = await self._link.client(self._priority)
         self._reply = self._client.new_inbox()
-        self._inbox = Listening(f"{self._reply}.*", self._hear, priority=self._priority)
+        self._inbox = DirectListening({f"{self._reply}.*": self._hear}, self._priority)
         await self._link.listen(self._inbox)
         start = {"deliver_policy": "all"} if from_start else {"deliver_policy": "new"}
         try:
@@ -218,33 +221,73 @@ class StreamFeed:
             self._returned()
 
     def stir(self) -> None:
-        """Look again: the reader has room."""
-        self._stir.set()
+        """Look again, if the reader had no room: it has now."""
+        if self._full:
+            self._stir.set()
 
     def _returned(self) -> None:
-        self._back = True
+        self._back, self._taking = True, False
         self._stir.set()
 
-    async def _hear(self, message: Msg) -> None:
-        place, to = read_place(message.reply), message.subject.removeprefix(f"{self._reply}.")
-        status = (message.headers or {}).get("Status")
-        if place is None and (message.reply or not status):
+    def _hear(self, data: bytes, reply: bytes, headers: bytes, subject: bytes) -> Awaitable[None] | None:
+        """Take in what was sent to the inbox, where the connection reads it; return the acknowledgement, if any.
+
+        A sample costs no task of this feed: the feed runs again when all requested messages have come.
+        """
+        if not reply:
+            self._hear_status(headers, subject.decode("utf-8", "replace").removeprefix(f"{self._reply}."))
+            return None
+        place = read_place(reply.decode("utf-8", "replace"))
+        if place is None:
             self._subscription.counts.malformed += 1
-        elif place is None and to == f"{self._consumer}{_PROBED}":
+            return None
+        if not self._taking or place.consumer != self._consumer:
+            return None  # junk, or from a consumer that was or will be replaced
+        if not self._wanted and not self._probed:
+            self._returned()  # more than was requested: some of it is junk
+            return None
+        try:
+            if not self._delivery.is_next(place, data):
+                return None
+            if self._wanted:
+                self._wanted -= 1
+            else:
+                self._probed = False
+            self._take(place, data)
+        except (AnswerError, PenstockError) as error:
+            self._taking, self._fault = False, error
+        if not self._wanted or not self._taking:
+            self._stir.set()
+        return self._acknowledge(reply) if self._acknowledged and self._taking else None
+
+    def _hear_status(self, headers: bytes, to: str) -> None:
+        found = _STATUS.match(headers or b"")
+        if found is None:
+            self._subscription.counts.malformed += 1
+            return
+        status = found[1].decode()
+        if to == f"{self._consumer}{_PROBED}":
+            self._probed = False
             if status == _NOBODY:
                 self._returned()
-        elif (place.consumer if place else to) != self._consumer:
-            pass  # junk, or from a consumer that was replaced: it takes no room from true messages
-        elif self._arrived.qsize() < _WAITING:
-            self._arrived.put_nowait(message)
+        elif to == self._consumer and self._taking:
+            if status in _NO_MORE:
+                self._wanted = 0
+            else:
+                self._taking, self._fault = False, _Interrupted()
             self._stir.set()
-        else:
-            self._returned()  # more than was requested: a true message may be among the dropped ones
+
+    async def _acknowledge(self, reply: bytes) -> None:
+        try:
+            await self._client.publish(reply.decode(), b"+ACK")
+        except TRANSIENT:
+            self._returned()
 
     async def _run(self) -> None:
         pause = _PAUSE
         while True:
             try:
+                self._check()
                 if self._back:
                     await self._resume()
                 await self._pull()
@@ -257,15 +300,20 @@ class StreamFeed:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def _check(self) -> None:
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+
     async def _consume(self, start: dict[str, Any]) -> None:
         """Make a consumer, and expect its messages from number 1 on."""
         name = self._name()
         config: dict[str, Any] = start | {
             "name": name,
-            "ack_policy": "explicit" if self._volatile else "none",
+            "ack_policy": "explicit" if self._acknowledged else "none",
             "replay_policy": "instant",
             "inactive_threshold": _FORGET * _SECOND,
-            "num_replicas": 1 if not self._volatile else 0,
+            "num_replicas": 0 if self._acknowledged else 1,
         }
         filtered = ""
         if len(self._subjects) == 1:
@@ -274,7 +322,7 @@ class StreamFeed:
             filtered = f".{self._subjects[0]}"
         elif self._subjects:
             config["filter_subjects"] = self._subjects
-        if self._volatile:
+        if self._acknowledged:
             # After a restart of the server it must still count as a consumer that has not read.
             config |= {"durable_name": name, "max_ack_pending": -1}
         else:
@@ -289,14 +337,14 @@ class StreamFeed:
         if self._created and (created != self._created or whole(info, "state", "last_seq") < self._last):
             raise _replaced(self._topic)
         self._consumer, self._delivery = name, ConsumerDelivery(self._stream, name)
-        self._arrived = asyncio.Queue()  # what waited is from the previous consumer
+        self._wanted, self._probed, self._taking, self._fault = 0, False, True, None
         if not self._created:
             self._created, self._last = created, whole(made, "delivered", "stream_seq")
 
     async def _resume(self) -> None:
         """Go on after the last sample with a new consumer. Raises `RefusedError` (`fabric.unknown-topic`)."""
         old = self._consumer
-        self._back = False
+        self._back = self._taking = False
         self._client = await self._link.client(self._priority)
         await self._inbox.attach(self._client)
         try:
@@ -319,9 +367,11 @@ class StreamFeed:
         another one that does not wait shows whether there is a consumer.
         """
         room = self._subscription.reader.room // self._share
-        wanted = min(_BATCH, room)
+        wanted = self._wanted = min(_BATCH, room)
         if not wanted:
+            self._full = True
             await self._stirred(_EXPIRES)
+            self._full = False
             return
         subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         ours = f"{self._reply}.{self._consumer}"
@@ -331,23 +381,16 @@ class StreamFeed:
         end = loop.time() + _EXPIRES + _GRACE
         # What it may bring must have room too.
         probe = loop.time() + _PROBE if room > wanted else end
-        while wanted:
+        while self._wanted:
+            self._check()
             if self._back or loop.time() > end:
                 raise _Interrupted
-            if self._arrived.empty():
-                await self._stirred(min(probe, end) - loop.time())
-                if probe <= loop.time() < end and self._arrived.empty():
-                    await self._client.publish(subject, b'{"batch":1,"no_wait":true}', reply=f"{ours}{_PROBED}")
-                    probe = end
-                continue
-            probe = end
-            message = self._arrived.get_nowait()
-            if message.reply:
-                wanted -= await self._take(message)
-                continue
-            if (message.headers or {}).get("Status") in _NO_MORE:
-                return
-            raise _Interrupted
+            await self._stirred(min(probe, end) - loop.time())
+            if probe <= loop.time() < end and self._wanted == wanted:
+                self._probed = True
+                await self._client.publish(subject, b'{"batch":1,"no_wait":true}', reply=f"{ours}{_PROBED}")
+            if probe <= loop.time():
+                probe = end
 
     async def _stirred(self, timeout: float) -> None:
         self._stir.clear()
@@ -355,19 +398,14 @@ class StreamFeed:
             async with asyncio.timeout(max(0.0, timeout)):  # `wait_for` may swallow that the feed is closed
                 await self._stir.wait()
 
-    async def _take(self, message: Msg) -> bool:
-        """Take in a message; say whether it is the next one of the current consumer."""
-        place = self._delivery.place(message)
-        if place is None:
-            return False
-        if self._volatile:
-            await self._client.publish(message.reply, b"+ACK")
+    def _take(self, place: StreamPosition, data: bytes) -> None:
+        """Take in the next message of the current consumer. Raises `FailedError` (`fabric.slow-consumer`)."""
         if place.sequence <= self._last:
-            return True  # sent again
+            return  # sent again
         skipped = not self._subjects and place.sequence != self._last + 1
         self._last = place.sequence
         try:
-            sample = decode(message.data)
+            sample = decode(data)
         except MalformedError:
             self._subscription.counts.malformed += 1
             sample = None
@@ -379,7 +417,6 @@ class StreamFeed:
             self._subscription.counts.unselected += 1
         elif sample is not None:
             self._subscription.receive(sample if self._volatile else replace(sample, position=place.sequence))
-        return True
 
     def _skipped(self, sample: Sample) -> bool:
         """Say whether the stream dropped samples of this writer, which writes to one instance only."""
@@ -420,8 +457,8 @@ async def read_all(link: NatsLink, topic: str, key: str | None, *, named: bool) 
                         return found  # the rest has expired or was superseded
                     if status:
                         raise AnswerError("the consumer is gone")  # with part of what the topic keeps: read it again
-                    place = delivery.place(message)
-                    if place is None:
+                    place = read_place(message.reply)
+                    if place is None or not delivery.is_next(place, message.data):
                         continue
                     wanted -= 1
                     with suppress(MalformedError):

@@ -19,6 +19,7 @@ from penstock.fabric.nats_api import (
     NOT_STORED,
     TRANSIENT,
     ApiError,
+    MessageSink,
     NatsClient,
     ask,
     close_socket,
@@ -313,7 +314,7 @@ class Listening:
 class DirectListening:
     """Subscriptions to subjects, on the current connection, whose bytes are taken directly; subjects come and go."""
 
-    def __init__(self, subjects: Mapping[str, Callable[[bytes], None]], priority: Priority) -> None:
+    def __init__(self, subjects: Mapping[str, MessageSink], priority: Priority) -> None:
         self.priority = priority
         self._sinks = dict(subjects)
         self._of: NatsClient | None = None
@@ -331,7 +332,7 @@ class DirectListening:
         made = self._made[subject] = await client.subscribe(subject)
         client.sinks[made._id] = self._sinks[subject]  # noqa: SLF001  # nats-py shows it nowhere else
 
-    async def add(self, client: NatsClient, subject: str, sink: Callable[[bytes], None]) -> None:
+    async def add(self, client: NatsClient, subject: str, sink: MessageSink) -> None:
         """Subscribe to one more subject; whatever this connection sends later comes after it. Raises as nats-py."""
         self._sinks[subject] = sink
         if self._of is client:

@@ -21,6 +21,7 @@ from tests.authority.components.kit import (
     recorder,
 )
 
+from penstock.authority.components.exchange import verification as verification_module
 from penstock.authority.components.exchange.certificates import (
     ComponentCertificate,
     administrator_certificate,
@@ -47,7 +48,7 @@ from penstock.authority.components.points import component as component_module
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import PEP_QUESTIONS
-from penstock.crypto import SigningKey
+from penstock.crypto import PublicKey, SigningKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import SetFact
@@ -540,6 +541,42 @@ async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
         await pep.write(TopicKind.DREQ, REQUEST)
         await w.settle()
         assert len(pdp.seen) == 2
+
+
+def test_forgeries_that_come_again_are_refused_without_a_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification_module, "REMEMBERED", 3)
+    verified: list[bytes] = []
+    verify = PublicKey.verify
+
+    def counted(key: PublicKey, message: bytes, signature: bytes) -> None:
+        verified.append(signature)
+        verify(key, message, signature)
+
+    monkeypatch.setattr(PublicKey, "verify", counted)
+
+    @world
+    async def repeated(w: World) -> None:
+        async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+            numbers = {"number": 7, "time": w.clock.now()}
+            theirs = pep.configuration.certificate
+            for _ in range(600):
+                await w.forge("DREQ_1", REQUEST, STRANGER, theirs, **numbers)
+            assert (pdp.counts, w.codes) == ({"key.bad-signature": 600}, ["key.bad-signature"])
+            assert verified.count(verified[-1]) == 1
+            # What the component itself signs, with the same number and time, is not refused for it.
+            await w.forge("DREQ_1", REQUEST, key_of("pep1"), theirs, **numbers)
+            assert len(pdp.seen) == 1
+            # No more than so many are remembered, and all are refused.
+            for number in (*range(4), 0):
+                await w.forge("DREQ_1", REQUEST, STRANGER, theirs, **{**numbers, "number": number})
+            assert (len(pdp.seen), len(pdp._verifier._refused)) == (1, 3)
+            assert pdp.counts == {"key.bad-signature": 605}
+            # They are reported again, with how often they came.
+            await w.clock.advance(INTERVAL)
+            await w.forge("DREQ_1", REQUEST, STRANGER, theirs, **{**numbers, "time": w.clock.now()})
+            assert [error.fields.get("more") for error in w.notes] == [None, 604, None]
+
+    repeated()
 
 
 def test_what_an_enforcement_point_may_have_open_can_wait() -> None:

@@ -11,6 +11,10 @@ Only what passed all of this is remembered for (4), so nobody can use up what an
 (6) or (7) costs a verification. For a source that has written valid samples before, failures are counted for it alone,
 and for all others together.
 
+Bytes that no writer can make valid at any time, such as those with a wrong signature, are remembered by their digest,
+and refused before all of this when they come again. The digest is of all bytes, so it refuses nothing else: whoever
+uses another writer's name does not stop what that writer signs.
+
 What honest components cause too is a `RoutineRefusedError`, which is counted and not reported: a sample on two
 instances of a topic, one that a slow machine delays, and one from before its writer's role ended.
 """
@@ -18,6 +22,7 @@ instances of a topic, one that a slow machine delays, and one from before its wr
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Final
 
 from penstock.authority.components.exchange.certificates import (
@@ -37,7 +42,7 @@ from penstock.authority.components.exchange.samples import (
 from penstock.authority.components.exchange.topics import LEASED, REPLIES, REQUESTS, TopicInstance
 from penstock.authority.limits import POINT_SKEW
 from penstock.crypto import PublicKey
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import FOREVER
 from penstock.model.principals import Principal
 
@@ -46,6 +51,10 @@ WRITER_SAMPLES: Final = 50_000
 #: failed verifications a second, and in a burst, of one source; sources that are remembered
 FAILURES: Final = 500.0
 SOURCES: Final = 10_000
+#: refused samples that are remembered
+REMEMBERED: Final = 1_000
+#: codes of refusals that the bytes alone decide, as all `MalformedError`s
+_FINAL: Final = frozenset({"key.bad-signature", "component.outside-list"})
 #: ends of roles in one sample
 ENDED_TOGETHER: Final = 1_000
 _SHORT_LIVED: Final = REQUESTS | REPLIES
@@ -108,6 +117,8 @@ class SampleVerifier:
         self._writers: dict[tuple[str, str], _Writer] = {}
         self._sources: OrderedDict[bytes, _Failures] = OrderedDict()
         self._others = _Failures()
+        #: by topic, key and digest, the oldest first: why samples were refused, and always will be
+        self._refused: OrderedDict[tuple[TopicInstance, str, bytes], PenstockError] = OrderedDict()
 
     def verify(  # noqa: PLR0913  # a sample, where it came from, and how to look at it
         self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool = False
@@ -120,6 +131,20 @@ class SampleVerifier:
         `component.copy`, `component.flood`, `component.certificate`, `component.outside-list`, `component.withdrawn`,
         `key.bad-signature`.
         """
+        if self._refused and (before := self._refused.get((instance, key, sha256(data).digest()))) is not None:
+            raise before.with_traceback(None)
+        try:
+            return self._verify(data, instance, key, source, now, again=again)
+        except PenstockError as error:
+            if isinstance(error, MalformedError) or error.code in _FINAL:
+                self._refused[instance, key, sha256(data).digest()] = error.with_traceback(None)
+                if len(self._refused) > REMEMBERED:
+                    self._refused.popitem(last=False)
+            raise
+
+    def _verify(  # noqa: PLR0913  # as above
+        self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool
+    ) -> VerifiedSample:
         found = self._read(data, instance, key, now)  # (1) to (3)
         sample = found.sample
         known = self.certificates.known(found.certificate)
