@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 
 from harness import Result, at_least, at_most, microseconds, observed
-from moderator_parts import Candidate, Says, World
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.detection.detector import Detector
 from penstock.moderator.rules.rules import ConflictKind, Mode, PublishRule
 from penstock.moderator.rules.steps import Add, Note, WithdrawRule
 from penstock.moderator.settlement.undo import plan
 from penstock.simulate.experiments.charts import ChartLine, LineChart, write_page
+from penstock.simulate.experiments.rule_worlds import CandidateKind, RuleCandidate, RuleWorld
 from prolog_process import Prolog, found
 
 PAGE = Path(__file__).resolve().parent / "moderator.html"
@@ -63,7 +63,7 @@ def add_all(detector: Detector, rules: Sequence[PublishRule]) -> None:
 class Programs:
     """The three that are compared, over one tree."""
 
-    def __init__(self, world: World, stack: ExitStack) -> None:
+    def __init__(self, world: RuleWorld, stack: ExitStack) -> None:
         self.world = world
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self.walk = stack.enter_context(Prolog("walk", folder)) if found() else None
@@ -72,7 +72,7 @@ class Programs:
             if program is not None:
                 program.tree(world.types)
 
-    def state(self, candidates: Sequence[Candidate]) -> tuple[float, float | None]:
+    def state(self, candidates: Sequence[RuleCandidate]) -> tuple[float, float | None]:
         """Return how long it takes us to add rules to none, and how long the walk takes."""
         rules = self.world.rules(candidates)
         detector = self.world.detector(Mode.ALGORITHM, rules)
@@ -167,7 +167,7 @@ def figure_5() -> tuple[LineChart, list[Result]]:
     ours: dict[int, list[float]] = defaultdict(list)
     walked: dict[int, list[float | None]] = defaultdict(list)
     with ExitStack() as stack:
-        several = [Programs(World(levels), stack) for levels in TREES]
+        several = [Programs(RuleWorld(levels), stack) for levels in TREES]
         for number in range(MORE_ROUNDS):
             for programs in several:
                 candidates = [*programs.world.draw(size, seed=number, publishers=publishers)]
@@ -200,11 +200,11 @@ def same_answers(programs: Programs) -> None:
     standing = [*world.draw(RULES[1], seed=1)]
     detector = world.detector(Mode.ALGORITHM, ())
     add_all(detector, world.rules(standing))
-    asked = [c for says in Says for c in world.draw(40, seed=2, says=says, prefix=says.name.lower())]
+    asked = [c for says in CandidateKind for c in world.draw(40, seed=2, says=says, prefix=says.name.lower())]
     # Some stand high, where there are many rules below, and some beside and right under rules.
-    asked += [Candidate(f"high{n}", n, 1, (("b1", 1),)) for n in range(2, 20)]
-    asked += [Candidate(f"beside{c.id}", c.event, 1, (*c.demanded, ("b1", 1))) for c in standing[:20]]
-    asked += [Candidate(f"under{c.id}", 2 * c.event, 1, ()) for c in standing[:40] if 2 * c.event <= world.types]
+    asked += [RuleCandidate(f"high{n}", n, 1, (("b1", 1),)) for n in range(2, 20)]
+    asked += [RuleCandidate(f"beside{c.id}", c.event, 1, (*c.demanded, ("b1", 1))) for c in standing[:20]]
+    asked += [RuleCandidate(f"under{c.id}", 2 * c.event, 1, ()) for c in standing[:40] if 2 * c.event <= world.types]
     expected = sorted(
         f"{candidate.id} {conflict.kind} {rule} {len(conflict.missing)} {len(conflict.extra)}"
         for candidate in asked
@@ -227,7 +227,7 @@ def million(*, lists: bool) -> list[Result]:
     everywhere; with another value a rule conflicts with all on its own type and on those above that agreed on the
     value, mostly none of a thousand rules, and some 70 of a million (median).
     """
-    world = World(LEVELS, lists)
+    world = RuleWorld(LEVELS, lists)
     few, many = (world.detector(Mode.SCOPED, ()) for _ in range(2))
     add_all(few, world.rules(world.draw(ASKED, seed=1)))
     standing = world.rules(world.draw(MILLION, seed=1))
@@ -236,9 +236,11 @@ def million(*, lists: bool) -> list[Result]:
     each = (_resident() - before) / MILLION
     assert (len(few.rules), len(many.rules)) == (ASKED, MILLION)
     what = "lists" if lists else "formulas"
-    times: dict[Says, dict[int, list[float]]] = {says: {ASKED: [], MILLION: []} for says in Says}
-    named: dict[Says, list[int]] = {says: [] for says in Says}
-    asked = [(says, rule) for says in Says for rule in world.rules(world.draw(500, seed=3, says=says, prefix="new"))]
+    times: dict[CandidateKind, dict[int, list[float]]] = {says: {ASKED: [], MILLION: []} for says in CandidateKind}
+    named: dict[CandidateKind, list[int]] = {says: [] for says in CandidateKind}
+    asked = [
+        (says, rule) for says in CandidateKind for rule in world.rules(world.draw(500, seed=3, says=says, prefix="new"))
+    ]
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -258,10 +260,14 @@ def million(*, lists: bool) -> list[Result]:
                         named[says].append(sum(len(conflict.rules) for conflict in conflicts))
     gc.enable()
     results = [
-        _growth(f"moderator-million-{what}", [times[says] for says in Says], [n for s in Says for n in named[s]]),
+        _growth(
+            f"moderator-million-{what}",
+            [times[says] for says in CandidateKind],
+            [n for s in CandidateKind for n in named[s]],
+        ),
         unseen,
     ]
-    for says in Says:
+    for says in CandidateKind:
         name = f"moderator-million-{what}-{says.name.lower().replace('_', '-')}"
         found_here = _growth(name, [times[says]], named[says])
         results.append(observed(name, found_here.ratio, f"{says}: {found_here.detail}"))
@@ -272,7 +278,7 @@ def million(*, lists: bool) -> list[Result]:
     return results
 
 
-def _unseen(world: World, few: Detector, many: Detector, what: str) -> Result:
+def _unseen(world: RuleWorld, few: Detector, many: Detector, what: str) -> Result:
     """The first time that a function is met; each is asked about once, so that nothing of it is known from before."""
     times: dict[int, list[float]] = {ASKED: [], MILLION: []}
     named: list[int] = []
@@ -295,11 +301,11 @@ def _growth(name: str, times: Sequence[dict[int, list[float]]], named: Sequence[
     return at_most(name, many / few, 3, detail)
 
 
-def _high(world: World, detector: Detector, what: str) -> Result:
+def _high(world: RuleWorld, detector: Detector, what: str) -> Result:
     """Rules that conflict with all below them, at the root and further down: what each conflict costs."""
     costs: dict[int, tuple[int, float]] = {}
     for depth in (0, 4, 8):
-        candidate = world.rule(Candidate("high", 2**depth, 1, (("b1", 1),)))
+        candidate = world.rule(RuleCandidate("high", 2**depth, 1, (("b1", 1),)))
         detector.conflicts(candidate)
         kept: list[int] = []
         taken = timed(partial(_count, detector, candidate, kept))
@@ -315,7 +321,7 @@ def _count(detector: Detector, candidate: PublishRule, found_here: list[int]) ->
 
 def withdrawals() -> Result:
     """A rule taken back where 2,000 were asked for, and where 20,000 were, most of which wait in the log."""
-    world = World(12)
+    world = RuleWorld(12)
     bases = [_stated(world, count) for count in (2_000, 20_000)]
     times: list[list[float]] = [[], []]
     gc.collect()
@@ -335,9 +341,9 @@ def withdrawals() -> Result:
     return at_most("moderator-withdrawals", many / few, 2, detail)
 
 
-def _stated(world: World, count: int) -> RuleBase:
+def _stated(world: RuleWorld, count: int) -> RuleBase:
     base = RuleBase(world.vocabulary)
-    asked = [c for says in Says for c in world.draw(count // 4, seed=1, says=says, prefix=says.name.lower())]
+    asked = [c for says in CandidateKind for c in world.draw(count // 4, seed=1, says=says, prefix=says.name.lower())]
     random.Random(1).shuffle(asked)  # noqa: S311  # the same order in each run
     for rule in world.rules(asked):
         _take(base, Add(rule), Note(rule.stated_by, NOW))
@@ -356,7 +362,7 @@ def _resident() -> int:
 
 def run() -> list[Result]:
     with ExitStack() as stack:
-        programs = Programs(World(LEVELS), stack)
+        programs = Programs(RuleWorld(LEVELS), stack)
         same_answers(programs)
         figures = [figure_3(programs), figure_4(programs)]
     figures.append(figure_5())

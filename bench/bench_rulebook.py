@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from harness import Result, at_most, observed
-from moderator_parts import Candidate, World
 from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import ModeratorRequest, SignedRequest, Snapshots, found, take
@@ -29,6 +28,7 @@ from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.tables import Image
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.rules.steps import Add, Delta, Note, RuleChange, RuleState, RuleStatus, Step
+from penstock.simulate.experiments.rule_worlds import RuleCandidate, RuleWorld
 from penstock.store.ledgers.ledgers import NewChange
 from penstock.store.ledgers.urls import open_store
 from penstock.store.limits import StoreLimits
@@ -53,7 +53,7 @@ class Books:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.world = World(LEVELS)
+        self.world = RuleWorld(LEVELS)
         self.now = datetime.now(UTC)
         self.founding = Founding(LEDGER, MODERATOR.principal, self.now, self.world.vocabulary)
         self._id = self.founding.digest
@@ -90,7 +90,7 @@ class Books:
                 ledger.keep_snapshot(fold.name, ledger.head(), snapshots.wrap(ledger.head(), data))
 
     def _entries(
-        self, number: int, candidate: Candidate, serials: dict[Principal, int], rules: dict[str, RuleState]
+        self, number: int, candidate: RuleCandidate, serials: dict[Principal, int], rules: dict[str, RuleState]
     ) -> Iterator[NewChange]:
         signing = key(candidate.publisher)
         who = signing.principal
@@ -102,7 +102,7 @@ class Books:
         step = Step(number, Note(who, self.now), Add(rule), delta)
         yield from take(step, SignedRequest(asked), self.now).entries(AUTHORITY_LIMITS)
 
-    def add(self, name: str, candidate: Candidate) -> float:
+    def add(self, name: str, candidate: RuleCandidate) -> float:
         """Return the seconds that it takes to state a rule."""
         condition = self.world.function(candidate.demanded).text
         about = ("--event", self.world.keys[candidate.event].name, "--fnc-s", condition)
@@ -120,7 +120,7 @@ def _used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def compared(books: Books, name: str, candidates: Sequence[Candidate]) -> tuple[float, str]:
+def compared(books: Books, name: str, candidates: Sequence[RuleCandidate]) -> tuple[float, str]:
     times = [(books.add("empty", each), books.add("large", each)) for each in candidates]
     empty, large = (statistics.median(side) for side in zip(*times, strict=True))
     return large / empty, f"{name}: {empty:.2f} s into an empty book, {large:.2f} s into one of {RULES:,}"
@@ -133,7 +133,7 @@ def run() -> list[Result]:
         first, *more = books.world.draw(1 + ROUNDS, seed=2, prefix="more")
         compared(books, "first", [first])
         ratio, detail = compared(books, "one rule", more)
-        roots = [Candidate(f"root{number}", 1, 1, books.world.demanded(1)) for number in range(3)]
+        roots = [RuleCandidate(f"root{number}", 1, 1, books.world.demanded(1)) for number in range(3)]
         high, above = compared(books, "one rule at the root, above all others", roots)
         shown = books.run("large", "show") / books.run("empty", "show")
         return [

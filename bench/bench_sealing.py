@@ -1,6 +1,6 @@
 """Sealing: events from a publisher to a subscriber, plain and sealed; and what an attribute, a block, a change costs.
 
-The set-up is that of Figures 7.7 to 7.9 of the dissertation, with real nodes (`sealing_parts`): attributes of 30
+The set-up is that of Figures 7.7 to 7.9 of the dissertation, with real nodes (`sealed_delivery`): attributes of 30
 characters, two brokers, no filter. The dissertation ran everything in one simulator, to measure "the increase in
 overall processing", and kept 46 % of plaintext throughput with one attribute and 11.7 % with ten. So throughput is here
 events in a second of processor time, that of both clients and both brokers together; by the clock, which depends on how
@@ -9,11 +9,12 @@ many processors there are and who else uses them, it stands beside. Plain and se
 
 import os
 import statistics
+import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from math import log2
 from types import MappingProxyType
 
@@ -32,17 +33,14 @@ from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.types import Sealing
-from processes import Part, Way
-from sealing_parts import LEVELS, name_of
+from penstock.simulate.experiments.experiment import Laboratory
+from penstock.simulate.experiments.sealed_delivery import LEVELS, SealingNetwork, in_turn, name_of
 
-PARTS = "sealing_parts.py"
 WIDTHS = (1, 10, 25)
 #: many short rounds, since others may be busy in some: plain and sealed take turns so often that both meet the same
 ROUNDS = 45
 #: events in a round, by the events of a message
 EVENTS = {1: 200, 32: 3_200}
-#: seconds in which brokers have got all keys
-PATIENCE = 120
 
 NOW = datetime(2026, 5, 1, 12, 30, 15, 250, tzinfo=UTC)
 OWNER, BROKER = SigningKey(b"\1" * 32), SigningKey(b"\2" * 32)
@@ -61,60 +59,10 @@ def run() -> list[Result]:
 # --- From publisher to subscriber ------------------------------------------------------------------------------------
 
 
-class Network:
-    """A line of brokers with two clients, and what they carried: events in a second, of the processor and by the clock.
-
-    Of the processor counts what all of them take; of three brokers only what the one between takes.
-    """
-
-    def __init__(self, stack: ExitStack, mode: str, width: int, brokers: int = 2) -> None:
-        line, ports = list[Part](), list[str]()
-        for number in range(brokers):
-            line.append(Part(stack, PARTS, "broker", number, mode, width, *ports[-1:]))
-            ports.append(line[-1].hear())
-        subscriber = Part(stack, PARTS, "subscriber", width, ports[-1])
-        for broker in line:
-            _wait_for_keys(broker)
-        publisher = Part(stack, PARTS, "publisher", width, ports[0])
-        self.first = line[0]
-        self._way = Way(publisher, subscriber)
-        self._parts = line[1:-1] or [publisher, *line, subscriber]
-        self._taken: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-
-    def carry(self, name: str, rows: int, events: int) -> None:
-        """Carry events, and remember how it went."""
-        before = self._cpu()
-        by_clock = self._way.carry(events, name, rows)
-        self._taken[name, rows].append((events / (self._cpu() - before), by_clock))
-
-    def prepare(self, name: str, rows: int, events: int) -> None:
-        """Carry events that do not count."""
-        self._way.carry(events, name, rows)
-
-    def rates(self, name: str, rows: int) -> tuple[float, float]:
-        """Return events in a second: of the processor, and by the clock."""
-        of_processor, by_clock = zip(*self._taken[name, rows], strict=True)
-        return statistics.median(of_processor), statistics.median(by_clock)
-
-    def ratio(self, name: str, other: str, rows: int) -> float:
-        """Return the ratio of two rates: that of the round in the middle, since others may have been busy in some."""
-        pairs = zip(self._taken[name, rows], self._taken[other, rows], strict=True)
-        return statistics.median([one / two for (one, _), (two, _) in pairs])
-
-    def _cpu(self) -> float:
-        for part in self._parts:
-            part.say("cpu")
-        return sum(float(part.hear()) for part in self._parts)
-
-
-def _wait_for_keys(broker: Part) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        broker.say("keys")
-        if broker.hear() == "True":
-            return
-        time.sleep(0.1)
-    raise RuntimeError("a broker of the benchmark did not get its keys")
+def network_of(stack: ExitStack, mode: str, width: int, brokers: int = 2) -> SealingNetwork:
+    """Start a line of brokers with two clients."""
+    lab = Laboratory(program=(sys.executable, "-m", "penstock.apps.experiment_process"))
+    return SealingNetwork(partial(lab.part, stack), mode, width, brokers)
 
 
 def delivery() -> list[Result]:
@@ -124,30 +72,24 @@ def delivery() -> list[Result]:
     for mode, widths in {"no-cache": WIDTHS, "cache": WIDTHS, "gathering": (10,)}.items():
         for width in widths:
             with ExitStack() as stack:
-                network = Network(stack, mode, width)
+                network = network_of(stack, mode, width)
                 _carry_all(network, width)
             for rows in EVENTS:
                 results += _compared(network, width, rows, f", {mode}", bounds.get((mode, width, rows)))
     return results
 
 
-def _carry_all(network: Network, width: int) -> None:
+def _carry_all(network: SealingNetwork, width: int) -> None:
     names = [name_of(level, width) for level in LEVELS]
     for rows, events in EVENTS.items():
         for name in names:
             network.prepare(name, rows, events // 5 // rows * rows)
         for turn in range(ROUNDS):
-            for name in _from(names, turn):
+            for name in in_turn(names, turn):
                 network.carry(name, rows, events)
 
 
-def _from(names: Sequence[str], turn: int) -> Sequence[str]:
-    """Return names with another one first in each turn: what comes behind another may find it harder, or easier."""
-    first = turn % len(names)
-    return [*names[first:], *names[:first]]
-
-
-def _compared(network: Network, width: int, rows: int, how: str, bound: float | None) -> Iterator[Result]:
+def _compared(network: SealingNetwork, width: int, rows: int, how: str, bound: float | None) -> Iterator[Result]:
     unsealed = name_of(Sealing.NONE, width)
     plain, plain_clock = network.rates(unsealed, rows)
     for level in (Sealing.EVENT, Sealing.ATTRIBUTE):
@@ -170,7 +112,7 @@ def hop() -> list[Result]:
     The first broker seals; what it and the last one take is not the hop's, and does not count.
     """
     with ExitStack() as stack:
-        network = Network(stack, "cache", 10, brokers=3)
+        network = network_of(stack, "cache", 10, brokers=3)
         _carry_all(network, 10)
     return [
         result
@@ -186,13 +128,11 @@ def presealed() -> list[Result]:
     """
     names = [name_of(level, 10) for level in LEVELS]
     with ExitStack() as stack:
-        network = Network(stack, "presealed", 10)
+        network = network_of(stack, "presealed", 10)
         for rows, events in EVENTS.items():
             for turn in range(ROUNDS):
-                for name in _from(names, turn):
-                    network.prepare(name, rows, rows)
-                    network.first.say("make", events // rows)
-                    network.first.hear()
+                for name in in_turn(names, turn):
+                    network.preseal(name, rows, events)
                     network.carry(name, rows, events)
     return [
         result

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from moderator_parts import Candidate
+from penstock.simulate.experiments.rule_worlds import RuleCandidate
 
 PROGRAMS = Path(__file__).resolve().parent / "prolog"
 
@@ -39,20 +39,20 @@ class Prolog:
     def tree(self, types: int) -> None:
         self._ask(f"tree({types})")
 
-    def fill(self, candidates: Iterable[Candidate]) -> None:
+    def fill(self, candidates: Iterable[RuleCandidate]) -> None:
         """Put rules in force that are known not to conflict, instead of those that are."""
         self._ask("fill", candidates)
 
-    def add(self, candidates: Iterable[Candidate]) -> tuple[float, int]:
+    def add(self, candidates: Iterable[RuleCandidate]) -> tuple[float, int]:
         """Return the seconds it takes to add rules one by one, and how many are in force then."""
         seconds, in_force = self._ask("add", candidates)[0].split()
         return float(seconds), int(in_force)
 
-    def tell(self, candidates: Iterable[Candidate]) -> list[str]:
+    def tell(self, candidates: Iterable[RuleCandidate]) -> list[str]:
         """Return what candidates conflict with: id, kind, rule, and how many attributes are missing and extra."""
         return self._ask("tell", candidates)[:-1]
 
-    def _ask(self, command: str, candidates: Iterable[Candidate] | None = None) -> list[str]:
+    def _ask(self, command: str, candidates: Iterable[RuleCandidate] | None = None) -> list[str]:
         if candidates is not None:
             self._file.write_text("\n".join(candidate.term() for candidate in candidates) + "\n")
             command = f"{command}('{self._file}')"

@@ -2,6 +2,7 @@
 
 One module for each paper has its experiments:
 
+- `moderator`: conflicts between rules (paper 1).
 - `pubsub`: authorization over publish/subscribe (paper 3).
 - `capabilities`: the dissertation on capabilities (paper 5).
 
@@ -20,5 +21,7 @@ What they measure with, and benchmarks too:
 - `response_times`: decision points in processes of their own, and how long they take to answer.
 - `roles`: the roles that processes of experiments play.
 - `role_policies`: role-based policies and questions drawn at random.
+- `rule_worlds`: trees of event types with rules that agree.
+- `sealed_delivery`: plain and sealed events between real brokers.
 - `signed_types`: signed types and certificate chains.
 """

@@ -3,10 +3,14 @@
 from typing import Final
 
 from penstock.errors import MalformedError, did_you_mean
-from penstock.simulate.experiments import capabilities, pubsub
+from penstock.simulate.experiments import capabilities, moderator, pubsub
 from penstock.simulate.experiments.experiment import Experiment
 
-CATALOGUE: Final[tuple[Experiment, ...]] = (*pubsub.EXPERIMENTS, *capabilities.EXPERIMENTS)
+CATALOGUE: Final[tuple[Experiment, ...]] = (
+    *moderator.EXPERIMENTS,
+    *pubsub.EXPERIMENTS,
+    *capabilities.EXPERIMENTS,
+)
 
 
 def find_experiments(names: tuple[str, ...]) -> list[Experiment]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from penstock.simulate.experiments.experiment import OpenLinks
 from penstock.simulate.experiments.response_times import serve_point
+from penstock.simulate.experiments.sealed_delivery import sealing_broker, sealing_publisher, sealing_subscriber
 
 
 def play(words: Sequence[str], links: OpenLinks) -> None:
@@ -12,5 +13,11 @@ def play(words: Sequence[str], links: OpenLinks) -> None:
     match words:
         case ["point", url, prefix, *rest]:
             asyncio.run(serve_point(links, url, prefix, rest))
+        case ["sealing-broker", number, mode, *rest]:
+            asyncio.run(sealing_broker(int(number), mode, *map(int, rest)))
+        case ["sealing-publisher", width, port]:
+            asyncio.run(sealing_publisher(int(width), int(port)))
+        case ["sealing-subscriber", width, port]:
+            asyncio.run(sealing_subscriber(int(width), int(port)))
         case _:
             raise ValueError(f"unknown role: {words}")

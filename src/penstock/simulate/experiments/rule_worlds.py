@@ -1,4 +1,4 @@
-"""What bench_moderator measures with: trees, rules over them that agree with each other, candidates that do not."""
+"""Trees of event types, rules over them that agree with each other, and candidates that do not, as paper 1 has them."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ Demanded = tuple[tuple[str, int], ...]
 """Attributes and their values."""
 
 
-class Says(StrEnum):
+class CandidateKind(StrEnum):
     """What a candidate states."""
 
     THE_SAME = "what was agreed on"
@@ -38,7 +38,7 @@ class Says(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RuleCandidate:
     """A rule as numbers, to be written for whoever it is to be added by."""
 
     id: str
@@ -53,7 +53,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class World:
+class RuleWorld:
     """A balanced binary tree of so many levels; type N has 2N and 2N + 1 below it.
 
     Each subtree agreed on what is demanded there: what is demanded above, and every few levels another attribute, so
@@ -66,14 +66,17 @@ class World:
 
     @property
     def types(self) -> int:
+        """How many event types there are."""
         return int(2**self.levels) - 1
 
     @cached_property
     def keys(self) -> list[TypeKey]:
+        """The keys of the types, by their numbers."""
         return [TypeKey(OWNER, f"T{number}") for number in range(self.types + 1)]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
+        """The tree, and the attributes that can be demanded."""
         parents = {self.keys[n]: self.keys[n // 2] if n > 1 else None for n in range(1, self.types + 1)}
         names = [f"{letter}{n}" for letter in LETTERS for n in range(1, ATTRIBUTES + 1)]
         people = ProfileSchema({name: alphabetic(*map(str, range(VALUES))) for name in names})
@@ -90,6 +93,7 @@ class World:
         return tuple((f"a{n}", (number >> (depth - every * n)) % VALUES) for n in range(1, many + 1))
 
     def function(self, demanded: Demanded) -> Selector:
+        """Return what is demanded as a selector."""
         if demanded not in self._functions:
             if self.lists:
                 made = AttributeList(tuple(ListEntry(name, str(value)) for name, value in demanded)).selector
@@ -100,15 +104,22 @@ class World:
         return self._functions[demanded]
 
     def draw(
-        self, count: int, *, seed: int, publishers: int = 100, says: Says = Says.THE_SAME, prefix: str = "r"
-    ) -> Iterator[Candidate]:
+        self,
+        count: int,
+        *,
+        seed: int,
+        publishers: int = 100,
+        says: CandidateKind = CandidateKind.THE_SAME,
+        prefix: str = "r",
+    ) -> Iterator[RuleCandidate]:
         """Yield candidates on types drawn at random."""
         drawn = random.Random(seed)  # noqa: S311  # the same rules in each run
         for number in range(count):
             event, publisher = drawn.randint(1, self.types), drawn.randint(1, publishers)
-            yield Candidate(f"{prefix}{number}", event, publisher, _changed(self.demanded(event), says, drawn))
+            yield RuleCandidate(f"{prefix}{number}", event, publisher, _changed(self.demanded(event), says, drawn))
 
-    def rule(self, candidate: Candidate) -> PublishRule:
+    def rule(self, candidate: RuleCandidate) -> PublishRule:
+        """Return a candidate as a rule."""
         publisher = Principal(candidate.publisher.to_bytes(32, "big"))
         function = self.function(candidate.demanded)
         return PublishRule(candidate.id, self.keys[candidate.event], (publisher,), publisher, fnc_s=function)
@@ -121,17 +132,22 @@ class World:
         """
         drawn = random.Random(seed)  # noqa: S311  # the same rules in each run
         found = []
-        for says in Says:
-            for candidate in self.draw(count // len(Says), seed=seed, says=says, prefix=f"{prefix}-{says.name}-"):
+        for says in CandidateKind:
+            for candidate in self.draw(
+                count // len(CandidateKind), seed=seed, says=says, prefix=f"{prefix}-{says.name}-"
+            ):
                 more = [(name, drawn.randrange(VALUES)) for name in drawn.sample(_SPARE, MOST)]
                 if self.lists:
                     function = self.function((*candidate.demanded, *more))
                 else:
-                    function = parse(" AND ".join(_parts(candidate.demanded, more, redundant=says is not Says.MORE)))
+                    function = parse(
+                        " AND ".join(_parts(candidate.demanded, more, redundant=says is not CandidateKind.MORE))
+                    )
                 found.append(replace(self.rule(candidate), fnc_s=function))
         return found
 
-    def rules(self, candidates: Iterable[Candidate]) -> list[PublishRule]:
+    def rules(self, candidates: Iterable[RuleCandidate]) -> list[PublishRule]:
+        """Return candidates as rules."""
         return [self.rule(candidate) for candidate in candidates]
 
     def detector(self, mode: Mode, about: Iterable[PublishRule]) -> Detector:
@@ -142,15 +158,15 @@ class World:
         return detector
 
 
-def _changed(demanded: Demanded, says: Says, drawn: random.Random) -> Demanded:
+def _changed(demanded: Demanded, says: CandidateKind, drawn: random.Random) -> Demanded:
     match says:
-        case Says.THE_SAME:
+        case CandidateKind.THE_SAME:
             return demanded
-        case Says.MORE:
+        case CandidateKind.MORE:
             return (*demanded, ("b1", drawn.randrange(VALUES)))
-        case Says.LESS:
+        case CandidateKind.LESS:
             return demanded[:-1]
-        case Says.OTHER:
+        case CandidateKind.OTHER:
             changed = list(demanded) or [("a1", 0)]
             at = drawn.randrange(len(changed))
             name, value = changed[at]

@@ -1,0 +1,164 @@
+"""Paper 1, "Conflict Detection and Lifecycle Management …", section VI: the time it takes to state rules.
+
+Each rule is compared with those in force, and comes into force. The tree of event types exists before the clock starts.
+All times are those of the processor.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.moderator.detection.detector import Detector
+from penstock.moderator.rules.rules import Mode, PublishRule
+from penstock.simulate.experiments.charts import ChartLine, LineChart
+from penstock.simulate.experiments.experiment import (
+    Experiment,
+    ExperimentFindings,
+    ExperimentMethod,
+    Laboratory,
+    Paper,
+    PaperComparison,
+)
+from penstock.simulate.experiments.rule_worlds import RuleWorld
+from penstock.simulate.experiments.timing import processor_seconds
+
+#: the paper has 10^5 event types in a balanced tree, which has 2^l - 1 of them
+_LEVELS: Final = 17
+_RULES: Final = (1_000, 2_500, 5_000, 7_500, 10_000)
+_PUBLISHERS: Final = (100, 1_000, 10_000, 100_000)
+_TREES: Final = (5, 7, 9, 11, 13, 15, 17)
+_ROUNDS: Final = 7
+#: what the paper prints: milliseconds for 10,000 rules
+_PRINTED: Final = 7_830.0
+#: how far a line may be from the expected shape: times grow by this factor more or less than they should
+_BENT: Final = 1.5
+_TYPES: Final = "10^5; ours 2^17 - 1, since the tree is balanced"
+
+
+def stating_times(world: RuleWorld, rules: int, publishers: int, rounds: int) -> list[float]:
+    """Return how many milliseconds it takes to state rules, for other rules in each round."""
+    found = []
+    for seed in range(rounds):
+        stated = world.rules(world.draw(rules, seed=seed, publishers=publishers))
+        detector = world.detector(Mode.ALGORITHM, stated)
+        found.append(1_000 * processor_seconds(_Stating(detector, stated)))
+        if len(detector.rules) != rules:
+            raise ValueError("rules that agree with each other are in conflict")
+    return found
+
+
+class _Stating:
+    """States rules one after the other."""
+
+    def __init__(self, detector: Detector, rules: Sequence[PublishRule]) -> None:
+        self._detector, self._rules = detector, rules
+
+    def __call__(self) -> None:
+        for rule in self._rules:
+            self._detector.add(rule)
+
+
+def _findings(
+    title: str, x: str, found: Mapping[int, float], comparisons: Sequence[PaperComparison], *, log_x: bool
+) -> ExperimentFindings:
+    first = next(iter(found.values()))
+    rows = [(f"{at:,}", f"{value:.2f} ms", f"{value / first:.2f}") for at, value in found.items()]
+    chart = LineChart(title, x, "ms", [ChartLine("Penstock", [*found.items()])], log_x=log_x)
+    return ExperimentFindings((x, "time", "/ first"), rows, comparisons, chart)
+
+
+def _figure_3(lab: Laboratory) -> ExperimentFindings:
+    world = RuleWorld(lab.pick(_LEVELS, 5))
+    sizes, rounds = lab.pick((_RULES, _ROUNDS), ((50, 100), 1))
+    times: dict[int, list[float]] = defaultdict(list)
+    for size in lab.each(sizes):
+        times[size] += stating_times(world, size, 100, rounds)
+    found = {size: statistics.median(taken) for size, taken in times.items()}
+    few, many = sizes[0], sizes[-1]
+    bent = found[many] / found[few] / (many / few)
+    comparisons = [
+        PaperComparison(
+            f"the time grows linearly with the rules (growth / growth of the rules, at most {_BENT})",
+            "approximately 1",
+            f"{bent:.2f}",
+            bent <= _BENT,
+            "A rule is compared with those on its path to the root and below it, which are more if more are in force.",
+        ),
+        PaperComparison(
+            "10,000 rules in at most so many milliseconds",
+            f"{_PRINTED:,.0f} ms (Pentium Mobile, 2 GHz)",
+            f"{found[many]:,.0f} ms",
+            found[many] <= _PRINTED,
+        ),
+    ]
+    return _findings("Time to state rules", "rules", found, comparisons, log_x=False)
+
+
+def _figure_4(lab: Laboratory) -> ExperimentFindings:
+    world = RuleWorld(lab.pick(_LEVELS, 5))
+    rules, rounds = lab.pick((1_000, 2 * _ROUNDS), (50, 1))
+    found = {
+        publishers: statistics.median(stating_times(world, rules, publishers, rounds))
+        for publishers in lab.each(_PUBLISHERS)
+    }
+    ratio = max(found.values()) / min(found.values())
+    comparison = PaperComparison(
+        f"the number of publishers does not affect the time (longest / shortest, at most {_BENT})",
+        "about 1",
+        f"{ratio:.2f}",
+        ratio <= _BENT,
+        "Times of single rules vary on a busy machine.",
+    )
+    return _findings("Time to state 1,000 rules by publishers", "publishers", found, [comparison], log_x=True)
+
+
+def _figure_5(lab: Laboratory) -> ExperimentFindings:
+    rules, rounds = lab.pick((100, 4 * _ROUNDS), (20, 1))
+    trees = lab.pick(_TREES, (5, 7))
+    by_level = {
+        levels: statistics.median(stating_times(RuleWorld(levels), rules, 100_000, rounds))
+        for levels in lab.each(trees)
+    }
+    found = {2**levels - 1: taken for levels, taken in by_level.items()}
+    middle = trees[len(trees) // 2]
+    bent = by_level[trees[-1]] / by_level[middle] / (trees[-1] / middle)
+    comparison = PaperComparison(
+        f"the time grows with the logarithm of the tree's size (growth / growth of the levels, at most {_BENT})",
+        "logarithmic: 1",
+        f"{bent:.2f}",
+        bent <= _BENT,
+        "Times of single rules vary on a busy machine.",
+    )
+    return _findings("Time to state 100 rules by event types", "event types", found, [comparison], log_x=True)
+
+
+EXPERIMENTS: Final = (
+    Experiment(
+        "moderator-fig3",
+        Paper.MODERATOR,
+        "Figure 3",
+        "Execution time by the number of rules",
+        ExperimentMethod.TIMED,
+        {"rules": "up to 10,000", "event types": _TYPES, "publishers": "100"},
+        _figure_3,
+    ),
+    Experiment(
+        "moderator-fig4",
+        Paper.MODERATOR,
+        "Figure 4",
+        "Execution time by the number of publishers",
+        ExperimentMethod.TIMED,
+        {"rules": "1,000", "event types": _TYPES, "publishers": "100 to 100,000"},
+        _figure_4,
+    ),
+    Experiment(
+        "moderator-fig5",
+        Paper.MODERATOR,
+        "Figure 5",
+        "Execution time by the size of the event tree",
+        ExperimentMethod.TIMED,
+        {"rules": "100", "event types": "2^l - 1, up to 10^5", "publishers": "10^5"},
+        _figure_5,
+    ),
+)
