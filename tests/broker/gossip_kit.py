@@ -14,6 +14,7 @@ from tests.broker.sports import AGENCY, NOW
 from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.statements import PolicyBook
 from penstock.broker.limits import BrokerLimits
+from penstock.broker.node.machine import Machine
 from penstock.broker.node.policies import Forgetful, Keep, NodePolicies
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
@@ -54,7 +55,7 @@ class GossipBroker(LonePorts):
         self.core = lone_core(made, self, lambda: world.now)
         for one in made.types:
             self.core.library.add(one, world.now)
-        self.policies = NodePolicies(self.core, keep or Forgetful(), partial(self.gossip_of, peers))
+        self.policies = NodePolicies(self.core, keep or Forgetful(), partial(self.gossip_of, peers), Machine())
         self.policies.start()
 
     def gossip_of(self, peers: int, book: PolicyBook) -> PolicyGossip:

@@ -59,14 +59,16 @@ CREATE TABLE IF NOT EXISTS sample (at INTEGER PRIMARY KEY AUTOINCREMENT, topic T
 
 
 class FileKeeper:
-    """Keeps persistent topics and their samples in a file.
+    """Keeps persistent topics and their samples in a file, or in a database that somebody else has opened.
 
     All methods raise `FailedError` (`fabric.keeper`) if the file cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: Path | sqlite3.Connection) -> None:
         with _guarded():
-            self._database = sqlite3.connect(path, isolation_level=None)
+            if isinstance(file, Path):
+                file = sqlite3.connect(file, isolation_level=None)
+            self._database = file
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(_SCHEMA)

@@ -1,7 +1,49 @@
-"""Faults as data: what goes wrong, when, for how long, and where."""
+"""Faults as data: what goes wrong, when, for how long, and where.
 
+| kind | where | what happens |
+|---|---|---|
+| partition | a process or several with commas, and maybe others | they do not reach the others, or anybody |
+| loss, duplicate, reorder | a process, a share | so many of its messages are lost, come twice or come late |
+| delay | a process, seconds | messages to and from it take longer |
+| slow | a process, a factor | its work takes so many times longer |
+| stop | a process | it does nothing, and then goes on |
+| crash | a process | it ends, loses what its disk had not synced, and starts again |
+| skew, jump | a process, seconds | its clock is wrong: by little, or by much |
+| disk-full | a process | its disk takes nothing |
+
+Each ends after its seconds, so that everything can become whole again.
+"""
+
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from random import Random
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.errors import MalformedError
+
+if TYPE_CHECKING:
+    from penstock.simulate.simulation import Simulation
+    from penstock.simulate.worlds.world import SimulationWorld
+
+#: the amounts of each kind of fault that `draw` chooses from; none for kinds without one
+_AMOUNTS: Final[dict[str, tuple[float, ...]]] = {
+    "partition": (),
+    "loss": (0.02, 0.1, 0.3),
+    "duplicate": (0.1, 0.5),
+    "reorder": (0.1, 0.5),
+    "delay": (0.005, 0.05, 0.3),
+    "slow": (3.0, 10.0, 30.0),
+    "stop": (),
+    "crash": (),
+    "skew": (-0.4, -0.1, 0.1, 0.4),
+    "jump": (-3600.0, -20.0, 20.0, 3600.0),
+    "disk-full": (),
+}
+FAULT_KINDS: Final = (*_AMOUNTS,)
+#: how many faults a run has at least, and how many more at most
+_LEAST: Final = 5
+_MORE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +71,77 @@ class Fault:
 
     def __str__(self) -> str:
         return " ".join((f"{self.at:.6g}", self.kind, f"{self.seconds:.6g}", *self.where))
+
+
+def draw(random: Random, world: "SimulationWorld", seconds: float) -> tuple[Fault, ...]:
+    """Draw at least five faults of the kinds that a world stands, which end within some time; ordered by time."""
+    found: list[Fault] = []
+    for _ in range(_LEAST + random.randrange(_MORE + 1)):
+        kind, process = random.choice(world.fault_kinds), random.choice(world.processes)
+        at = round(random.uniform(0.02, 0.7) * seconds, 3)
+        lasts = round(random.uniform(0.02, 0.25) * seconds, 3)
+        where: tuple[str, ...] = (process,)
+        others = [other for other in world.processes if other != process]
+        if kind == "partition" and others and random.random() < 0.5:  # one in two
+            where = (process, ",".join(random.sample(others, random.randint(1, len(others)))))
+        elif _AMOUNTS[kind]:
+            where = (process, f"{random.choice(_AMOUNTS[kind]):g}")
+        found.append(Fault(at, kind, lasts, where))
+    return (*sorted(found, key=lambda fault: fault.at),)
+
+
+async def apply(simulation: "Simulation", world: "SimulationWorld", fault: Fault) -> None:
+    """Let a fault happen now, and end it after its time. Raises `MalformedError` (`scenario.value`)."""
+    process = fault.where[0] if fault.where else ""
+    try:
+        undo = _begin(simulation, fault, process)
+    except (ValueError, IndexError):
+        raise MalformedError(
+            "scenario.value",
+            f"`{fault}` is not a fault",
+            hint=f"write `at kind seconds where`; the kind is one of {', '.join(FAULT_KINDS)}",
+        ) from None
+    if undo is None:
+        # It has crashed already.
+        return
+    simulation.note(process, "fault", fault=fault.kind, seconds=fault.seconds, where=fault.where)
+    await asyncio.sleep(fault.seconds)
+    undo()
+    if fault.kind == "crash":
+        await world.restart(process)
+    simulation.note(process, "fault over", ended=fault.kind, where=fault.where)
+
+
+def _begin(simulation: "Simulation", fault: Fault, process: str) -> Callable[[], None] | None:
+    """Begin a fault, and return what ends it; None if it cannot happen now."""
+    network, loop = simulation.network, simulation.loop
+    match fault.kind:
+        case "partition":
+            cut = process.split(",")
+            others = fault.where[1].split(",") if len(fault.where) > 1 else simulation.processes
+            return network.partition(cut, [other for other in others if other not in cut])
+        case "loss" | "duplicate" | "reorder" | "delay":
+            return network.change(process.split(","), **{fault.kind: float(fault.where[1])})
+        case "skew" | "jump":
+            clock, wrong = simulation.clock(process), float(fault.where[1])
+            clock.offset += wrong
+            return lambda: clock.set(clock.offset - wrong)
+        case "disk-full":
+            return simulation.disk(process).fill()
+    if not simulation.runs(process):
+        return None
+    found = simulation.process(process)
+    match fault.kind:
+        case "slow":
+            factor = float(fault.where[1])
+            found.slowness *= factor
+            return lambda: setattr(found, "slowness", found.slowness / factor)
+        case "stop":
+            if found.paused:
+                return None
+            loop.pause(found)
+            return lambda: loop.resume(found)
+        case "crash":
+            simulation.crash(process)
+            return lambda: None
+    raise ValueError(fault.kind)

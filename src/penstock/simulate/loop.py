@@ -31,7 +31,7 @@ _CLEANINGS: Final = 100
 class SimulatedProcess:
     """A process of a simulation: what runs in it shares one processor, and ends when it is killed."""
 
-    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "spent", "tasks")
+    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "slowness", "spent", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,6 +39,8 @@ class SimulatedProcess:
         self.paused = False
         #: until when its processor is busy
         self.busy_until = 0.0
+        #: how many times longer its work takes than on other machines
+        self.slowness = 1.0
         #: seconds of its processor that were used
         self.spent = 0.0
         self.queue: deque[asyncio.Handle] = deque()
@@ -61,6 +63,7 @@ def spend(seconds: float) -> None:
     """Keep the processor of the current process busy for some time. Outside of a process it costs nothing."""
     process = _PROCESS.get()
     if process is not None:
+        seconds *= process.slowness
         process.spent += seconds
         process.busy_until += seconds
 
@@ -116,9 +119,13 @@ class VirtualLoop(_Loop):
 
     def start(self, process: SimulatedProcess, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """Run work as a task of a process."""
+        return self.create_task(work, name=process.name, context=self.context_of(process))
+
+    def context_of(self, process: SimulatedProcess) -> Context:
+        """Return a context for callbacks of a process."""
         context = copy_context()
         context.run(_PROCESS.set, process)
-        return self.create_task(work, name=process.name, context=context)
+        return context
 
     def kill(self, process: SimulatedProcess) -> None:
         """End a process as if by `kill -9`: nothing of it runs any more, not even what cleans up."""
@@ -138,6 +145,11 @@ class VirtualLoop(_Loop):
         process.busy_until = max(process.busy_until, self._now)
         if process.queue:
             self._ready.append(process)
+
+    def keep(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let go of a coroutine when the loop is closed: nobody may ever have begun with it."""
+        if work.cr_frame is not None:  # type: ignore[attr-defined]  # coroutines have one until they end
+            self._dead.append(work)
 
     # --- Time and callbacks --------------------------------------------------------------------------------------
 
@@ -289,6 +301,9 @@ class VirtualLoop(_Loop):
             for task in tasks:
                 _end(task)
             ended |= tasks
+        for one in self._dead:
+            if isinstance(one, Coroutine):
+                one.close()
         forget_tasks(self)
         self._timers.clear()
         self._ready.clear()

@@ -38,13 +38,15 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from penstock.fabric import EmbeddedFabric, Fabric, FileKeeper
+from penstock.fabric import Fabric
+from penstock.simulate.disk import SimulatedDisk
+from penstock.simulate.fabric import FabricServers
 from penstock.simulate.isolation import isolated
 from penstock.simulate.loop import SimulatedProcess, VirtualLoop, spend
+from penstock.simulate.network import SimulatedNetwork
 
 _T = TypeVar("_T")
 
@@ -152,6 +154,10 @@ class SimulatedClock:
         self._loop = loop
         self.offset = 0.0
 
+    def set(self, offset: float) -> None:
+        """Let the clock be wrong by so many seconds."""
+        self.offset = offset
+
     def now(self) -> float:
         """Return the seconds since 1970, as this process believes."""
         return START + self.offset + self._loop.time()
@@ -197,7 +203,9 @@ class Simulation:
         self._processes: dict[str, SimulatedProcess] = {}
         self._randoms: dict[str, Random] = {}
         self._clocks: dict[str, SimulatedClock] = {}
-        self._fabric: Fabric | None = None
+        self._servers: FabricServers | None = None
+        self._disks: dict[str, SimulatedDisk] = {}
+        self.network = SimulatedNetwork(self)
 
     def __enter__(self) -> Self:
         return self
@@ -227,6 +235,13 @@ class Simulation:
     def clock(self, process: str) -> SimulatedClock:
         """Return the clock of a process, always the same one."""
         return self._clocks.setdefault(process, SimulatedClock(self.loop))
+
+    def disk(self, process: str) -> SimulatedDisk:
+        """Return the disk of a process, always the same one."""
+        found = self._disks.get(process)
+        if found is None:
+            found = self._disks[process] = SimulatedDisk(self.loop, self.random(f"disk of {process}"))
+        return found
 
     def note(self, process: str, kind: str, **fields: Plain) -> None:
         """Write into the log what happened, for checkers."""
@@ -275,17 +290,21 @@ class Simulation:
         found = self._processes.get(process)
         if found is not None and found.alive:
             self.loop.kill(found)
+            self.network.crashed(process)
+            self.disk(process).crashed()
+            if self._servers is not None:
+                self._servers.crashed(process)
 
     def fabric(self, process: str) -> Fabric:
-        """Return the fabric as a process sees it."""
-        del process
-        if self._fabric is None:
-            self._fabric = EmbeddedFabric(
-                clock=self.clock("fabric"),
-                random=self.random("fabric").randbytes,
-                keeper=FileKeeper(Path(":memory:")),
-            )
-        return self._fabric
+        """Return the fabric as a process sees it, across the network. Its servers are the process `fabric`."""
+        return self.fabrics.client(process)
+
+    @property
+    def fabrics(self) -> FabricServers:
+        """The servers of the fabric, in the process `fabric`. Call `start` after a crash."""
+        if self._servers is None:
+            self._servers = FabricServers(self)
+        return self._servers
 
     def service(self, name: str, calls: int = 1) -> None:
         """Spend the time of a service in the current process: for work that `SERVICES` does not name."""

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.node_kit import LONG, run, until
 from tests.trust.kit import who
 
+from penstock.broker.node.machine import WorkerThread
 from penstock.broker.node.policies import Forgetful, SnapshotWriter
 from penstock.errors import FailedError, PenstockError
 from penstock.model.principals import Principal
@@ -45,7 +46,7 @@ class Scene:
         self.disk = disk
         self.number = 0
         self.told: list[PenstockError | None] = []
-        self.writer = SnapshotWriter(disk.save, lambda _owner: str(self.number).encode())
+        self.writer = SnapshotWriter(disk.save, lambda _owner: str(self.number).encode(), WorkerThread())
 
     def save(self, owner: Principal = ONE) -> None:
         self.number += 1
@@ -117,5 +118,5 @@ def test_a_disk_that_never_answers_keeps_nobody_from_leaving() -> None:
 
 def test_what_is_kept_nowhere_is_safe_immediately() -> None:
     told: list[PenstockError | None] = []
-    SnapshotWriter(Forgetful().save, lambda _owner: b"", instant=True).save(ONE, told.append)
+    SnapshotWriter(Forgetful().save, lambda _owner: b"").save(ONE, told.append)
     assert told == [None]

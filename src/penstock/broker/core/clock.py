@@ -68,6 +68,11 @@ def since_boot() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+def loop_time() -> float:
+    """Return the time of the running event loop in seconds: that of a clock that nobody sets."""
+    return asyncio.get_running_loop().time()
+
+
 class SteadyClock:
     """See the module.
 

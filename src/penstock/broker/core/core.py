@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.broker.blinding import BlindedVault, BlindingRouter, Labels
 from penstock.broker.core.admission import Admission, CredentialBudget
-from penstock.broker.core.clock import Clock, SteadyClock
+from penstock.broker.core.clock import Clock, Steady, SteadyClock, since_boot
 from penstock.broker.core.event_path import EventPath, PathPorts, WriteBudget
 from penstock.broker.core.exchange import Exchange, ExchangePorts, FabricPort, Inward, Outward
 from penstock.broker.core.reports import LinkReport, Refusals
@@ -152,6 +152,7 @@ class Core:
         clock: Clock,
         ports: CorePorts,
         *,
+        steady: Steady = since_boot,
         on_fabric: bool = False,
         quarantine: Quarantine | None = None,
     ) -> None:
@@ -176,7 +177,7 @@ class Core:
         )
         self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
         self.recorder = recorder = replace(recorder, sink=self.refusals)
-        self._clock = SteadyClock(clock)
+        self._clock = SteadyClock(clock, steady)
         #: the time that `now` last returned
         self.latest = self._clock()
         self._corrections = 0

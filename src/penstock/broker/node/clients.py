@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from time import thread_time
 from typing import Final, TypeAlias, cast
 
 from penstock.broker.core.clock import TURN, Turns
@@ -99,6 +98,7 @@ class Clients:
         *,
         validity: NodeValidity,
         revoked_at: RevokedAt,
+        worked: Callable[[], float],
     ) -> None:
         self._core = core
         self._validity = validity
@@ -107,6 +107,7 @@ class Clients:
         self._policy = policy
         self._keys = keys
         self._revoked_at = revoked_at
+        self._worked = worked
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
@@ -167,9 +168,9 @@ class Clients:
                     await self._prepare(client, request)
                     if client.session not in self._clients:
                         return
-                    began = thread_time()
+                    began = self._worked()
                     self._take(client, request)
-                    pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
+                    pause = pace.charge(self._worked() - began, loop.time(), change=_changes(request))
                     self._core.counts["slowed"] += pause > _DEAR
                 if pause > 0 or loop.time() - turns.since > TURN:
                     await turns.over(pause)

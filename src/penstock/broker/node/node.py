@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.broker.core.clock import Clock
+from penstock.broker.core.clock import Clock, loop_time
 from penstock.broker.core.core import Core, Reported
 from penstock.broker.core.exchange import Outward
 from penstock.broker.core.settings import NodeSettings
@@ -26,12 +25,13 @@ from penstock.broker.keys.client_requests import KeyDesk
 from penstock.broker.keys.node_keys import Keys, Managing
 from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused, RightChanged
 from penstock.broker.node.clients import Clients
+from penstock.broker.node.machine import LinkListener, Machine
 from penstock.broker.node.neighbours import NeighbourLinks, Neighbours
 from penstock.broker.node.policies import Forgetful, Keep, NodePolicies, Told
 from penstock.broker.node.validity import NodeValidity
 from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
 from penstock.broker.sealing.vault import Quarantine
-from penstock.broker.wire.link import Endpoint, Link, Listener, listen
+from penstock.broker.wire.link import Endpoint, Link
 from penstock.broker.wire.protocol import Hello, PeerRole, read_request
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.sexp import parse_canonical
@@ -55,6 +55,7 @@ _TICK: Final = 0.5
 _VALIDITY: Final = frozenset(kind.HEAD for kind in VALIDITY_KINDS)
 
 _NOW: Final = partial(datetime.now, UTC)
+_MACHINE: Final = Machine()
 
 
 class _Ports:
@@ -145,6 +146,7 @@ class Node:
         *,
         clock: Clock = _NOW,
         reported: Reported = lambda _report: None,
+        machine: Machine = _MACHINE,
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,
         managing: Managing | None = None,
@@ -160,6 +162,7 @@ class Node:
             recorder,
             clock,
             _Ports(self, reported),
+            steady=machine.steady,
             on_fabric=fabric is not None,
             quarantine=quarantine,
         )
@@ -177,7 +180,7 @@ class Node:
             self._gossip = PolicyGossip(
                 book,
                 core.now,
-                monotonic,
+                loop_time,
                 core.goes_by,
                 links.post_now,
                 note=core.note,
@@ -190,8 +193,8 @@ class Node:
             return self.on_fabric
 
         kept = keep or Forgetful()
-        self.policies = NodePolicies(core, kept, policy_network)
-        self.validity = NodeValidity(core, kept, links.post_now)
+        self.policies = NodePolicies(core, kept, policy_network, machine)
+        self.validity = NodeValidity(core, kept, links.post_now, machine)
         self.neighbours = Neighbours(core, endpoint, links, self._gossip, self.validity.tree)
         self.keys = Keys(core, core.ring, managing)
         self._desk = KeyDesk(core, self.keys, self._is_operator)
@@ -203,8 +206,10 @@ class Node:
             self._desk.ask,
             validity=self.validity,
             revoked_at=self.policies.revoked_at,
+            worked=machine.worked,
         )
-        self._listener: Listener | None = None
+        self._listen = machine.listen
+        self._listener: LinkListener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -336,7 +341,7 @@ class Node:
         if self.settings.nats is not None:
             self._across_nats = await self._listen_nats(self.settings.nats)
         # The port opens only when the node is ready.
-        self._listener = await listen(
+        self._listener = await self._listen(
             self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
         )
 

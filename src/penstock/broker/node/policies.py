@@ -11,8 +11,6 @@ is waited for, with the acknowledgement that this broker uses stamps.
 """
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -33,6 +31,7 @@ from penstock.broker.evolution.policy_keeper import (
     UnusableEvent,
 )
 from penstock.broker.evolution.statements import PolicyBook, PolicyNetwork, Statement, unwrap
+from penstock.broker.node.machine import Background, Machine
 from penstock.broker.routing.overlay import route_request
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
@@ -53,15 +52,13 @@ from penstock.trust.validity import earliest
 # ----------------------------------------------------------------------------------------------------------------------
 # Storing what must survive a restart, off the event loop: a slow disk delays only those that need the confirmation.
 #
-# One thread writes snapshots one after the other, so those of an owner are stored in order. Callers are notified on the
-# event loop when one is safe. A snapshot is taken when its turn comes: all changes while one is being written become
-# one more.
+# The background writes snapshots one after the other, so those of an owner are stored in order. Callers are notified on
+# the event loop when one is safe. A snapshot is taken when its turn comes: all changes while one is being written
+# become one more.
 
 
 Told: TypeAlias = Callable[[PenstockError | None], None]
 """Receives None when something is safe on the disk, or the error."""
-
-_Job: TypeAlias = tuple[Callable[[], None], Callable[[BaseException | None], None]]
 
 
 class Keep(Protocol):
@@ -114,31 +111,28 @@ class Forgetful:
 class SnapshotWriter:
     """Writes snapshots in the background by `save`. `snapshot` returns the current one of an owner or issuer.
 
-    With `instant`, saving takes no time and needs no thread.
+    Without a `background`, saving takes no time.
     """
 
     def __init__(
         self,
         save: Callable[[Principal, bytes], None],
         snapshot: Callable[[Principal], bytes],
-        *,
-        instant: bool = False,
+        background: Background | None = None,
     ) -> None:
         self._save = save
-        self._instant = instant
+        self._background = background
         self._snapshot = snapshot
         #: the callers that wait, by owner, in the order in which owners are written
         self._waiting: dict[Principal, list[Told]] = {}
         self._writing = False
         self._planned = False
         self._idle = asyncio.Event()
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
     def save(self, owner: Principal, told: Told | None = None) -> None:
         """Store an owner's snapshot; the caller is notified once, when it is safe or has failed."""
         self._waiting.setdefault(owner, []).extend([] if told is None else [told])
-        if self._instant:
+        if self._background is None:
             self._go_on()
         elif not self._planned:
             # Requests of one turn of the loop are written together.
@@ -187,34 +181,11 @@ class SnapshotWriter:
             self._idle.set()
 
         snapshot = self._snapshot(owner)
-        if self._instant:
+        if self._background is None:
             work()
             done(None)
         else:
-            self._in_thread((work, done))
-
-    def _in_thread(self, job: _Job) -> None:
-        if self._thread is None:
-            # A daemon thread, because a hanging disk must not keep the process from ending.
-            loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(target=_work, args=(self._jobs, loop), name="snapshot-writer", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-
-def _work(jobs: "queue.SimpleQueue[_Job]", loop: asyncio.AbstractEventLoop) -> None:
-    while not loop.is_closed():
-        work, done = jobs.get()
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as found:  # noqa: BLE001  # the waiting caller receives every error
-            error = found
-        try:
-            loop.call_soon_threadsafe(done, error)
-        except RuntimeError:
-            # The loop has ended, and with it all callers.
-            return
+            self._background(work, done)
 
 
 def _unwritable(error: BaseException) -> FailedError:
@@ -247,12 +218,16 @@ class _Due:
 class NodePolicies:
     """The policies of a node. `network` creates their `PolicyNetwork`, of which they are the `PolicyBook`."""
 
-    def __init__(self, core: Core, keep: Keep, network: Callable[[PolicyBook], PolicyNetwork]) -> None:
+    def __init__(
+        self, core: Core, keep: Keep, network: Callable[[PolicyBook], PolicyNetwork], machine: Machine
+    ) -> None:
         settings = core.settings
         self._core = core
         self._keep = keep
         self._writer = SnapshotWriter(
-            keep.save, lambda owner: self._keeper.snapshot(core.now(), owner), instant=isinstance(keep, Forgetful)
+            keep.save,
+            lambda owner: self._keeper.snapshot(core.now(), owner),
+            None if isinstance(keep, Forgetful) else machine.background(),
         )
         self._network = network(self)
         self._keeper = PolicyKeeper(

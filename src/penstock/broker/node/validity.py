@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from time import monotonic
 from typing import Final, TypeAlias
 
+from penstock.broker.core.clock import loop_time
 from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import Send
 from penstock.broker.evolution.validity import ValidityNetwork, ValidityTree
 from penstock.broker.fabric.validity import ValidityTopics
+from penstock.broker.node.machine import Machine
 from penstock.broker.node.policies import Forgetful, Keep, SnapshotWriter, Told
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire
@@ -51,16 +52,17 @@ AskInstance: TypeAlias = Callable[[bytes], None]
 class NodeValidity:
     """See the module. It is the `ValidityBook` of its network: a tree over links, or topics of a fabric."""
 
-    def __init__(self, core: Core, keep: Keep, send: Send) -> None:
+    def __init__(self, core: Core, keep: Keep, send: Send, machine: Machine) -> None:
         self._core = core
         self._keep = keep
-        self._writer = SnapshotWriter(keep.save_statements, self._snapshot, instant=isinstance(keep, Forgetful))
+        background = None if isinstance(keep, Forgetful) else machine.background()
+        self._writer = SnapshotWriter(keep.save_statements, self._snapshot, background)
         #: the issuers of heartbeats that are not stored yet
         self._unsaved: set[Principal] = set()
         self._random = core.settings.random
         self.book = StatementBook(core.principal)
-        self.tree = ValidityTree(self, self._parent, monotonic, send, core.settings.limits)
-        self._topics = ValidityTopics(core, self, monotonic)
+        self.tree = ValidityTree(self, self._parent, loop_time, send, core.settings.limits)
+        self._topics = ValidityTopics(core, self, loop_time)
         self._network: ValidityNetwork = self._topics if core.on_fabric else self.tree
         #: the certificates that were asked about, and how many of them are too many
         self._asked = AskedCertificates(self.book)

@@ -6,7 +6,7 @@ nats-py is imported when the second way is taken, and not before: it is an extra
 import asyncio
 import secrets
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from penstock.broker.limits import BrokerLimits
@@ -110,8 +110,15 @@ class NatsAddress:
         return await connect_nats(endpoint, self.login, self.principal)
 
 
-Address: TypeAlias = PeerAddress | NatsAddress
-"""The address of a broker."""
+class Address(Protocol):
+    """The address of a broker: `PeerAddress`, `NatsAddress`, or that of a simulation."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """The broker that must be there; None for any."""
+
+    async def call(self, endpoint: Endpoint) -> Link:
+        """Open a link. Raises `PenstockError` or `OSError`."""
 
 
 def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
