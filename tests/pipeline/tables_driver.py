@@ -1,7 +1,8 @@
 """A driver that is there to be killed: `ingest` as a stream into a table, which kills itself at a place in a batch.
 
-python tables_driver.py FOLDER ADDRESS PLACE BATCH
+python tables_driver.py FOLDER ADDRESS PLACE BATCH [--attached]
 
+With `--attached` it uses the Java of the process that started it, and reads one batch.
 PLACE is `files` (the rows are written, the table does not list them), `commit` (the table has the batch, the job has
 not committed it), or `random` (at any time from that batch on). With the place `end` it goes on to the end.
 """
@@ -16,14 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from tests.java import LIGHT
+from tests.trust.kit import NOW
 
 from penstock.apps.cli.main import cli
 from penstock.pipeline import outputs
+from penstock.pipeline.enforce.policy import load_policy
 from penstock.pipeline.jobs import job
+from penstock.pipeline.jobs.ingest import Envelopes, Ingest
+from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.pipeline.tables import delta, iceberg
+from penstock.pipeline.tables.addresses import SinkOptions, parse_address, sink_at
 from penstock.pipeline.tables.files import write_files
 
 
@@ -58,8 +66,26 @@ def kill_at(place: str, number: int) -> None:
             patched.setattr(module, "write_files", behind(write_files, 3))
 
 
-def main(folder: Path, address: str, place: str, number: int) -> None:
+def run_attached(folder: Path, address: str) -> None:
+    """Run `ingest` without a Java of its own: where it is, says the environment (`PYSPARK_GATEWAY_PORT`)."""
+    gateway = launch_gateway()
+    java = gateway.jvm.org.apache.spark  # type: ignore[union-attr]  # it is there
+    context = java.api.java.JavaSparkContext(java.SparkContext.getOrCreate())
+    spark = SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
+    register_schemes()
+    sink = sink_at(parse_address(address), SinkOptions())
+    types = load_policy(str(folder / "plant" / "policy.toml"), NOW).types
+    job.run(Ingest(Envelopes(str(folder / "in"), types), lambda: NOW), spark, str(folder / "out"), sinks=[sink])
+
+
+def main(folder: Path, address: str, place: str, number: int, *more: str) -> None:
     """Run until killed, or until nothing is left."""
+    if more:
+        kill_at(place, number)
+        run_attached(folder, address)
+        return
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     hive = {
         "spark.sql.catalogImplementation": "hive",
@@ -79,4 +105,4 @@ def main(folder: Path, address: str, place: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

@@ -14,9 +14,13 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no type
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.pipeline.jobs_plant import build, good, line
+from tests.pipeline.jobs.test_job import Plant
+from tests.pipeline.jobs_plant import build, good, line, write_events
 
+from penstock.pipeline.jobs.job import run
+from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.outputs import commits, totals
+from penstock.pipeline.tables.addresses import SinkOptions, parse_address, sink_at
 from penstock.pipeline.tables.iceberg import IcebergPlace
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,15 +36,15 @@ TABLES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def drive(folder: Path, address: str, place: str, batch: int) -> int:
+def drive(folder: Path, address: str, place: str, batch: int, *more: str, **environment: str) -> int:
     """Run the driver, and return how it ended."""
-    command = [sys.executable, "-m", "tests.pipeline.tables_driver", str(folder), address, place, str(batch)]
+    command = [sys.executable, "-m", "tests.pipeline.tables_driver", str(folder), address, place, str(batch), *more]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     driver = subprocess.Popen(
         command,
         # Derby writes a log there.
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -71,6 +75,29 @@ def check_killed(spark: SparkSession, folder: Path, kind: str, places: Sequence[
     out = str(folder / "out")
     assert totals(spark, out)["events"] == len(good(2 * files)) == rows.num_rows
     assert list(commits(spark, out)) == list(range(files))
+
+
+def test_a_driver_that_is_killed_behind_the_commit_of_a_table_writes_nothing_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plant = Plant(tmp_path, build(tmp_path / "plant"))
+    write_events(tmp_path / "in" / "0.jsonl", range(9))
+    java = spark.sparkContext._gateway.gateway_parameters
+    where = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
+    address, opened = TABLES["delta"]
+    ended = drive(tmp_path, address.format(tmp_path), "commit", 0, "--attached", **where)
+    assert ended == -signal.SIGKILL
+    assert opened(tmp_path).num_rows == len(good(9))
+    assert not list(commits(spark, plant.path("out")))
+    register_schemes()
+    run(
+        plant.ingest(),
+        spark,
+        plant.path("out"),
+        sinks=[sink_at(parse_address(address.format(tmp_path)), SinkOptions())],
+    )
+    assert sorted(opened(tmp_path).column("event_id").to_pylist()) == sorted(f"e{n}" for n in good(9))
+    assert totals(spark, plant.path("out"))["events"] == len(good(9))
 
 
 @pytest.mark.long

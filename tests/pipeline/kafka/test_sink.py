@@ -19,7 +19,7 @@ from penstock.pipeline.ingest.ingest import ingest_envelopes
 from penstock.pipeline.jobs.job import run
 from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.kafka.link import headers_of
-from penstock.pipeline.kafka.sink import KafkaSink, _fence, read_marks
+from penstock.pipeline.kafka.sink import BatchMark, KafkaSink, _fence, read_marks
 from penstock.pipeline.tables.addresses import SinkOptions, SinkRows, parse_address, sink_at, source_at
 from penstock.testing.kafka import KafkaServer
 
@@ -83,6 +83,21 @@ def test_what_was_begun_before_is_fenced_and_not_read(spark: SparkSession, kafka
     with refused("kafka.writers"):
         sink_of(f"{topic.url}?writers=3").write(numbers(spark, 0, 2), "o", 0)
     assert {number: mark.rows for number, mark in read_marks(sink.options, "o").items()} == {0: 2}
+
+
+def test_with_fewer_writers_the_earlier_ones_cannot_commit_any_more(spark: SparkSession, kafka: RunningKafka) -> None:
+    topic = Topic(kafka.address)
+    assert sink_of(f"{topic.url}?writers=3").write(numbers(spark, 0, 1), "o", 0) == 1
+    # A task of batch 1 stands still in the middle of its transaction when the job is started again, with one writer.
+    slow = _fence(sink_of(topic.url).options, "o", 2)
+    slow.begin_transaction()
+    slow.produce(topic.name, b'{"id": 1}')
+    slow.produce(f"{topic.name}.penstock", BatchMark(1, 1, 3).as_bytes(), key="o/2")
+    assert slow.flush(60) == 0
+    assert sink_of(f"{topic.url}?writers=1").write(numbers(spark, 1, 2), "o", 1) == 2
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+        slow.commit_transaction(60)
+    assert ids(topic) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mode", ["structured", "binary"])

@@ -7,6 +7,8 @@
     (3) The records and a mark (output, writer, batch, number of rows) are in one transaction. Marks are in the
         compacted topic `TOPIC.penstock`, so that they neither expire nor are read with the rows.
     (4) A writer first fences, then reads the marks to the end, and only then writes, unless its mark has the batch.
+    (5) Before a batch, the driver notes among the marks how many writers the output has had at most, and fences all
+        of them: with fewer writers than before, earlier ones could still commit rows that are divided otherwise now.
 
 Why no row is there twice: of two attempts of a writer at a batch, the later one fences the earlier one before it reads
 marks. So either the earlier one's mark is there, or its transaction never ends well. Why none is lost: the job
@@ -36,6 +38,8 @@ _SUFFIX: Final = ".penstock"
 _PATIENCE: Final = 60.0
 #: longer than any batch takes, and what servers accept by default at most
 _TRANSACTION_MS: Final = 900_000
+#: in place of a writer's number: the mark that says how many there were at most
+_MOST: Final = -1
 _DONE: Final = "writer int, rows bigint"
 
 
@@ -85,7 +89,12 @@ class KafkaSink:
         Raises as `failure`, `RefusedError` (`kafka.stale-batch`, `kafka.writers`), `FailedError` (`kafka.superseded`).
         """
         options = self.options
-        for number in range(options.writers):
+        # Not only committed ones: what earlier writers have begun would have to be waited for, until they are fenced.
+        noted = _marks(options, output, "read_uncommitted").get(_MOST)
+        before = 0 if noted is None else noted.writers
+        if options.writers > before:
+            _note_writers(options, output)
+        for number in range(max(before, options.writers)):
             _fence(options, output, number)
         for mark in read_marks(options, output).values():
             if mark.batch > batch:
@@ -130,6 +139,22 @@ def _write_parts(
         else:
             key = f"{output}/{number}"
             yield number, _transact(client, options, key, batch, mine)
+
+
+def _note_writers(options: KafkaOptions, output: str) -> None:
+    """Write how many writers an output has at most, among the marks. Raises as `failure`."""
+    client = producer(options, enable_idempotence=True)
+    # Until the server reports, it has not taken it.
+    reports = [KafkaError(KafkaError.REQUEST_TIMED_OUT)]
+
+    def reported(error: KafkaError | None, _: object) -> None:
+        reports[:] = [] if error is None else [error]
+
+    mark = BatchMark(0, 0, options.writers).as_bytes()
+    client.produce(f"{options.topic}{_SUFFIX}", key=f"{output}/{_MOST}", value=mark, on_delivery=reported)
+    client.flush(_PATIENCE)
+    if reports:
+        raise failure(options, KafkaException(reports[0]))
 
 
 def _fence(options: KafkaOptions, output: str, number: int) -> Producer:
@@ -190,8 +215,13 @@ def read_marks(options: KafkaOptions, output: str) -> dict[int, BatchMark]:
     Waits until transactions that have begun before are decided, of other outputs too. Raises as `failure`, and
     `FailedError` (`kafka.state`).
     """
+    found = _marks(options, output, "read_committed")
+    return {number: mark for number, mark in found.items() if number != _MOST}
+
+
+def _marks(options: KafkaOptions, output: str, isolation: str) -> dict[int, BatchMark]:
     topic = f"{options.topic}{_SUFFIX}"
-    stable = consumer(options, enable_partition_eof=True, auto_offset_reset="earliest")
+    stable = consumer(options, enable_partition_eof=True, auto_offset_reset="earliest", isolation_level=isolation)
     every = consumer(options, isolation_level="read_uncommitted")
     found: dict[int, BatchMark] = {}
     try:
