@@ -103,6 +103,25 @@ def test_nobody_there_is_unreachable() -> None:
     assert failed.value.code == "fabric.unreachable"
 
 
+def test_over_tls_the_certificate_of_the_server_counts(kafka: RunningKafka, tmp_path: Path) -> None:
+    config = kafka.tls_config(tmp_path)
+
+    async def exchange() -> list[bytes]:
+        address, prefix = f"kafka://{kafka.tls_address}?config={config}", f"tls{os.getpid()}x{next(_PREFIXES)}"
+        async with await open_fabric(address, prefix=prefix) as fabric:
+            await fabric.declare("log", LOG)
+            async with await fabric.subscribe("log") as reader, await fabric.publisher("log") as writer:
+                await writer.publish(b"sealed")
+                return await take(reader, 1)
+
+    assert asyncio.run(exchange()) == [b"sealed"]
+    # A server whose certificate nobody vouches for is not spoken to.
+    config.write_text("security.protocol=SSL\n")
+    with pytest.raises(FailedError) as failed:
+        asyncio.run(KafkaFabric.connect(f"kafka://{kafka.tls_address}?config={config}", timeout=3))
+    assert failed.value.code == "fabric.unreachable"
+
+
 def test_who_is_not_allowed_is_refused(kafka: RunningKafka, tmp_path: Path) -> None:
     path = tmp_path / "client"
     login = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=eve\nsasl.password={USERS['eve']}\n"

@@ -68,8 +68,8 @@ def kill_at(place: str, number: int) -> None:
 
 def run_attached(folder: Path, address: str) -> None:
     """Run `ingest` without a Java of its own: where it is, says the environment (`PYSPARK_GATEWAY_PORT`)."""
-    gateway = launch_gateway()
-    java = gateway.jvm.org.apache.spark  # type: ignore[union-attr]  # it is there
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
+    java = gateway.jvm.org.apache.spark
     context = java.api.java.JavaSparkContext(java.SparkContext.getOrCreate())
     spark = SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
     for name, value in INTERPRETED.items():

@@ -1,6 +1,8 @@
 """The helper that starts a real Kafka server, and the server that tests share."""
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,9 +30,10 @@ def _store(address: str, topic: str, *, create: bool) -> int:
 
 
 def test_a_second_process_finds_the_server_of_the_run(kafka: RunningKafka, tmp_path: Path) -> None:
-    (tmp_path / "kafka.json").write_text('{"address": "there:1", "sasl_address": "there:2"}')
+    there = RunningKafka("there:1", "there:2", "there:3", "/certificate")
+    (tmp_path / "kafka.json").write_text(json.dumps(asdict(there)))
     with shared_server(tmp_path) as running:
-        assert running == RunningKafka("there:1", "there:2")
+        assert running == there
     assert _store(kafka.address, "shared", create=True) == 1
 
 

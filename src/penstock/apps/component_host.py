@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.apps.node.config import read_nats
-from penstock.apps.node.load import nats_login
+from penstock.apps.node.config import read_kafka, read_nats
+from penstock.apps.node.load import kafka_login, nats_login
 from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.administration.specification import PolicyLanguage, SpecificationComponent
 from penstock.authority.components.component_factory import (
@@ -50,16 +50,22 @@ _LANGUAGES: Final = {
 async def plan_fabric(loaded: LoadedPlan) -> AsyncIterator[Fabric]:
     """Open the fabric that a plan names; without one, a fabric inside this process.
 
-    Raises `MalformedError` with the codes of plans, and as `NatsFabric.connect`.
+    Raises `MalformedError` with the codes of plans, and as `open_fabric`.
     """
     table = dict(loaded.plan.fabric)
-    PLAN_FILE.known("`fabric`", table, ("nats", "joining", "dds", "keep"))
+    PLAN_FILE.known("`fabric`", table, ("nats", "joining", "dds", "kafka", "keep"))
     if "nats" in table:
         async with _nats_fabric(loaded, PLAN_FILE.table("fabric.nats", table["nats"])) as fabric:
             yield fabric
         return
     if "dds" in table:
         async with await open_fabric(PLAN_FILE.text("fabric.dds", table["dds"])) as fabric:
+            yield fabric
+        return
+    if "kafka" in table:
+        named = NamedFiles(loaded.folder, PLAN_NAMING)
+        login = kafka_login(read_kafka(PLAN_FILE, "fabric.kafka", table["kafka"]), named)
+        async with await open_fabric(login) as fabric:
             yield fabric
         return
     keep = loaded.folder / PLAN_FILE.text("fabric.keep", table["keep"]) if "keep" in table else Path(":memory:")

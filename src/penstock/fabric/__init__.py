@@ -19,9 +19,11 @@ extra `dds` and a keeper in the domain.
 - `nats_link` keeps connections open over restarts of the server.
 - `nats_feed` reads a stream into a subscription, in order.
 - `nats_log` keeps the log of key managers as a JetStream stream.
-- `kafka` is the adapter for Kafka. `kafka_login` and `kafka_link` work for it.
+- `kafka` is the adapter for Kafka. `kafka_login`, `kafka_link`, `kafka_records` and `kafka_requests` work for it.
 - `kafka_login` reads addresses and the file with security settings.
 - `kafka_link` has the clients of librdkafka, and the registry of topics.
+- `kafka_records` has the settings of Kafka topics, and what their records say.
+- `kafka_requests` has requests and answers.
 - `dds` is the adapter for DDS domains. `dds_link` and `dds_keeper` work for it.
 - `dds_link` opens readers and writers in a DDS domain, and reads and writes their bytes.
 - `dds_keeper` keeps topics, owners and samples for a DDS domain, which has no server.

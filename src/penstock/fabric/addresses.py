@@ -5,6 +5,7 @@ from typing import Final
 from penstock.errors import MalformedError
 from penstock.fabric.embedded import EmbeddedFabric
 from penstock.fabric.kafka_login import KAFKA as KAFKA
+from penstock.fabric.kafka_login import KafkaLogin
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import Clock, Fabric
 
@@ -13,10 +14,12 @@ DDS: Final = "dds://"
 NATS: Final = ("nats://", "tls://")
 
 
-async def open_fabric(address: str | NatsLogin, *, prefix: str = "penstock", clock: Clock | None = None) -> Fabric:
+async def open_fabric(
+    address: str | NatsLogin | KafkaLogin, *, prefix: str = "penstock", clock: Clock | None = None
+) -> Fabric:
     """Open the fabric of an address: `embedded`, `nats://…`, `tls://…`, `kafka://…` or `dds://…`.
 
-    A `NatsLogin` is for secrets.
+    A `NatsLogin` or `KafkaLogin` is for secrets.
 
     Raises `MalformedError` (`fabric.bad-address`), `FailedError` (`fabric.not-installed`), and as the adapter's
     `connect`.
@@ -27,7 +30,7 @@ async def open_fabric(address: str | NatsLogin, *, prefix: str = "penstock", clo
         from penstock.fabric.dds import DdsFabric  # noqa: PLC0415  # an extra
 
         return await DdsFabric.connect(address, prefix=prefix, clock=clock)
-    if isinstance(address, str) and address.startswith(KAFKA):
+    if isinstance(address, KafkaLogin) or (isinstance(address, str) and address.startswith(KAFKA)):
         from penstock.fabric.kafka import KafkaFabric  # noqa: PLC0415  # an extra
 
         return await KafkaFabric.connect(address, prefix=prefix, clock=clock)

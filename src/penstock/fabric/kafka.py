@@ -13,30 +13,40 @@ Kafka keeps records in order, and compacts them by key. The rest is done here:
   Readers and `state` count themselves, so that nothing depends on when Kafka compacts.
 - One consumer follows all topics of a client that are read. Another reads what topics keep.
 
-`kafka_link` has the clients of librdkafka and the registry. Needs the extra `penstock[kafka]`.
+`kafka_link` has the clients of librdkafka and the registry, `kafka_records` the records, `kafka_requests` requests and
+answers. Needs the extra `penstock[kafka]`.
 """
 
 import asyncio
 import json
 import secrets
 import struct
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException, Message
 
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, encode
 from penstock.fabric.kafka_link import KafkaLink, RegistryEntry, TopicRegistry
 from penstock.fabric.kafka_login import KafkaLogin, parse_kafka
+from penstock.fabric.kafka_records import (
+    ALIVE,
+    DISCARDED,
+    HERE,
+    POSITION,
+    hand_to,
+    kept_samples,
+    sample_of,
+    topic_settings,
+)
+from penstock.fabric.kafka_requests import KafkaRequests
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import AddressError, SecretError, UnreadableError
 from penstock.fabric.port import (
-    LEASE,
     Clock,
     Fabric,
     Handler,
@@ -46,37 +56,19 @@ from penstock.fabric.port import (
     SystemClock,
     TopicOwnership,
     TopicSubscription,
-    answer,
     check_instances,
     check_name,
     closed,
     contend,
     differs,
     full,
-    handler_failed,
-    no_reply,
-    no_responder,
     not_owner,
     unknown,
 )
-from penstock.fabric.qos import FOREVER, KEEP_ALL, Ownership, Priority, Qos, check_offer
-from penstock.fabric.tasks import in_background, keep_running, waited_for
+from penstock.fabric.qos import FOREVER, KEEP_ALL, Ownership, Qos, check_offer
 
-_MARGIN: Final = 60.0  # seconds that a server keeps a sample longer than its lifespan: clocks differ
-_VOLATILE: Final = 3_600.0  # seconds that a server keeps what is for present readers only
-_HERE: Final = b"+"
-_ALIVE: Final = b"alive/"
-_ASKED: Final = b"?"
-_ANSWERED: Final = b"!"
-_FAILED: Final = b"-"
 _NUMBER: Final = struct.Struct(">8sQ")
-_DISCARDED: Final = b"discarded"
-_POSITION: Final = struct.Struct(">Q")
 _REGISTRY: Final = "registry"
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The fabric.
 
 
 @dataclass(slots=True)
@@ -122,7 +114,7 @@ class KafkaFabric(Fabric):
         self._turns: dict[str, asyncio.Lock] = {}
         #: what best-effort writers of this client have written and the server may not have yet, by Kafka topic
         self.thrown: dict[str, set[asyncio.Future[int]]] = {}
-        self._requests = _Requests(self)
+        self._requests = KafkaRequests(self.link, self.registry, self.exists, clock, limits)
         self.closed = False
 
     @classmethod
@@ -180,7 +172,7 @@ class KafkaFabric(Fabric):
             await self.registry.put("topics", topic, qos.as_dict(), None)
         if self._offered(topic, known) != qos:
             raise differs(topic)
-        await self.link.create(self.kafka_topic(topic, known.revision), _shape(qos))
+        await self.link.create(self.kafka_topic(topic, known.revision), topic_settings(qos))
 
     async def describe(self, topic: str) -> Qos:
         """Return the policies that a topic offers."""
@@ -268,10 +260,10 @@ class KafkaFabric(Fabric):
                 feed.readers[reader] = end
                 feed.waiting[reader] = []
         if reader.reader.qos.durable and end:
-            for sample in _kept(await self.link.kept(name, end), offered):
+            for sample in kept_samples(await self.link.kept(name, end), offered):
                 reader.receive(sample)
         for message in feed.waiting.pop(reader, ()):
-            _hear(reader, message)
+            hand_to(reader, message)
 
     async def _leave(self, reader: TopicSubscription) -> None:
         name = self._open.pop(reader, "")
@@ -300,12 +292,12 @@ class KafkaFabric(Fabric):
                     if (waiting := feed.waiting.get(reader)) is not None:
                         waiting.append(message)
                     else:
-                        _hear(reader, message)
+                        hand_to(reader, message)
 
     async def kept(self, name: str, qos: Qos) -> list[Sample]:
         """Return what a Kafka topic keeps, also what is over. Raises as `KafkaLink.call`."""
         end = await self.link.end(name)
-        return _kept(await self.link.kept(name, end), qos) if end else []
+        return kept_samples(await self.link.kept(name, end), qos) if end else []
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
         """Return the samples that a topic keeps now."""
@@ -326,7 +318,7 @@ class KafkaFabric(Fabric):
             return
         kept = await self.kept(name, qos)
         if any(sample.position <= through.position and not sample.instance for sample in kept):
-            await self.link.produce(qos.priority, name, _DISCARDED, _POSITION.pack(through.position))
+            await self.link.produce(qos.priority, name, DISCARDED, POSITION.pack(through.position))
         if not any(sample.position <= through.position and sample.instance for sample in kept):
             await self.link.delete_before(name, through.position)
 
@@ -392,10 +384,10 @@ class KafkaPublisher(Publisher):
         if not end:
             return
         messages = await self._fabric.link.kept(self._name, end)
-        kept = {(sample.writer, sample.sequence) for sample in _kept(messages, self._qos)}
+        kept = {(sample.writer, sample.sequence) for sample in kept_samples(messages, self._qos)}
         newest = {message.key(): message for message in messages}
         for key, message in newest.items():
-            sample = _sample(message)
+            sample = sample_of(message)
             # A former owner writes nothing more that counts, so this drops nothing new.
             old = sample is not None and sample.epoch < self._epoch
             if key is not None and sample is not None and old and (sample.writer, sample.sequence) not in kept:
@@ -493,11 +485,11 @@ class KafkaPublisher(Publisher):
             raise closed()
         if self._qos.lease != FOREVER:
             await self._claim()
-            await self._say(_HERE)
+            await self._say(HERE)
 
     async def _say(self, what: bytes | None) -> None:
         self._check_topic()
-        await self._store(_ALIVE + self.writer + self.instance.encode(), what)
+        await self._store(ALIVE + self.writer + self.instance.encode(), what)
 
     def _check_topic(self) -> None:
         if not self._fabric.exists(self.topic, self._name):
@@ -517,155 +509,11 @@ class KafkaPublisher(Publisher):
             await self._say(None)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Requests: Kafka has none. Services are in the registry; requests and answers are records of a topic beside the topic.
-
-
-class _KafkaService(Service):
-    def __init__(self, requests: "_Requests", topic: str, name: str, handler: Handler) -> None:
-        self._requests = requests
-        self.id = secrets.token_hex(8)
-        self.topic = topic
-        self.name = name
-        self.handler = handler
-        self.renewing: asyncio.Task[None] | None = None
-
-    async def close(self) -> None:
-        await self._requests.end(self)
-
-
-class _Requests:
-    """The services and requests of one client."""
-
-    def __init__(self, fabric: KafkaFabric) -> None:
-        self._fabric = fabric
-        self._id = secrets.token_bytes(WRITER_BYTES)
-        self._numbers = 0
-        self._services: dict[str, _KafkaService] = {}
-        self._asked: dict[int, asyncio.Future[bytes]] = {}
-        self._followed: dict[str, asyncio.Task[None] | asyncio.Future[None]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(fabric.limits.fabric_requests)
-
-    async def serve(self, topic: str, name: str, handler: Handler) -> Service:
-        made = _KafkaService(self, topic, name, handler)
-        await self._fabric.link.create(f"{name}.requests", _shape(Qos()))
-        await self._follow(f"{name}.requests")
-        self._services[made.id] = made
-        await self._list(made, there=True)
-        made.renewing = keep_running(f"serving {topic}", partial(self._renew, made))
-        return made
-
-    async def _renew(self, service: _KafkaService) -> None:
-        while True:
-            await self._fabric.clock.sleep(LEASE / 3)
-            await self._list(service, there=True)
-
-    async def _list(self, service: _KafkaService, *, there: bool) -> None:
-        registry = self._fabric.registry
-        while True:
-            await registry.sync()
-            if not self._fabric.exists(service.topic, service.name):
-                return
-            entry = registry.get("services", service.topic)
-            listed = self._present(entry)
-            listed.pop(service.id, None)
-            if there:
-                listed[service.id] = self._fabric.clock.now() + LEASE
-            if await registry.put("services", service.topic, listed, entry):
-                return
-
-    def _present(self, entry: RegistryEntry | None) -> dict[str, float]:
-        """Return the services whose lease has not run out."""
-        found = entry.value if entry is not None and isinstance(entry.value, dict) else {}
-        now = self._fabric.clock.now()
-        return {str(name): end for name, end in found.items() if isinstance(end, float) and end > now}
-
-    async def end(self, service: _KafkaService) -> None:
-        if self._services.pop(service.id, None) is None:
-            return
-        if service.renewing is not None:
-            service.renewing.cancel()
-            await asyncio.gather(service.renewing, return_exceptions=True)
-        await self._list(service, there=False)
-
-    async def _follow(self, name: str) -> None:
-        """Follow a topic of requests once, until this client closes."""
-        following = self._followed.get(name)
-        if following is None:
-            following = self._followed[name] = waited_for(self._begin(name))
-        try:
-            await following
-        except BaseException:
-            self._followed.pop(name, None)
-            raise
-
-    async def _begin(self, name: str) -> None:
-        await self._fabric.link.follow(name, await self._fabric.link.end(name))
-
-    async def ask(self, topic: str, name: str, sample: Sample, timeout: float) -> bytes:
-        present = list(self._present(self._fabric.registry.get("services", topic)))
-        if not present:
-            raise no_responder(topic)
-        await self._follow(f"{name}.requests")
-        self._numbers += 1
-        number = self._numbers
-        chosen = present[number % len(present)]
-        answering: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answering
-        timer = waited_for(self._fabric.clock.sleep(timeout))
-        raw = encode(replace(sample, writer=self._id, sequence=number, instance=chosen))
-        try:
-            await self._fabric.link.produce(Priority.NORMAL, f"{name}.requests", None, _ASKED + raw)
-            await asyncio.wait((answering, timer), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise no_reply(topic)
-            reply = answering.result()
-        finally:
-            self._asked.pop(number, None)
-            timer.cancel()
-            await asyncio.gather(timer, return_exceptions=True)
-        if reply[:1] == _FAILED:
-            raise handler_failed(topic)
-        return reply[1:]
-
-    def take(self, message: Message) -> None:
-        raw, name = message.value() or b"", message.topic() or ""
-        if raw[:1] == _ANSWERED and len(raw) > 1 + _NUMBER.size:
-            client, number = _NUMBER.unpack_from(raw, 1)
-            waiting = self._asked.get(number) if client == self._id else None
-            if waiting is not None and not waiting.done():
-                waiting.set_result(raw[1 + _NUMBER.size :])
-        elif raw[:1] == _ASKED:
-            try:
-                sample = decode(raw[1:])
-            except MalformedError:
-                return
-            service = self._services.get(sample.instance)
-            if service is not None and f"{service.name}.requests" == name and not self._room.locked():
-                task = in_background(f"answering on {service.topic}", self._answer(service, sample))
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
-
-    async def _answer(self, service: _KafkaService, sample: Sample) -> None:
-        async with self._room:
-            try:
-                reply = b"+" + await answer(service.topic, service.handler, replace(sample, instance=""))
-            except FailedError:
-                reply = _FAILED
-            raw = _ANSWERED + _NUMBER.pack(sample.writer, sample.sequence) + reply
-            await self._fabric.link.produce(Priority.NORMAL, f"{service.name}.requests", None, raw)
-
-    async def close(self) -> None:
-        for service in list(self._services.values()):
-            await self.end(service)
-        for task in list(self._answering):
-            task.cancel()
-        await asyncio.gather(*self._answering, return_exceptions=True)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Records.
+def _owner(topic: str, entry: RegistryEntry) -> TopicOwnership:
+    try:
+        return TopicOwnership.from_dict(entry.value)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise FailedError("fabric.registry", f"who owns `{topic}` does not read") from error
 
 
 def _login(address: str) -> KafkaLogin:
@@ -686,73 +534,3 @@ def _bad_address(message: str) -> MalformedError:
         message,
         hint="write `kafka://host:port,host:port?config=FILE`; the file has the security settings",
     )
-
-
-def _shape(qos: Qos) -> dict[str, str]:
-    """Return the settings of a Kafka topic."""
-    if qos.durable:
-        if qos.lifespan == FOREVER:
-            return {"cleanup.policy": "compact,delete", "retention.ms": "-1"}  # what is discarded can be deleted
-        policy, kept = "compact,delete", qos.lifespan + _MARGIN
-    else:
-        policy, kept = "delete", min(qos.lifespan + _MARGIN, _VOLATILE)
-    milliseconds = str(int(kept * 1000))
-    return {"cleanup.policy": policy, "retention.ms": milliseconds, "segment.ms": milliseconds}
-
-
-def _owner(topic: str, entry: RegistryEntry) -> TopicOwnership:
-    try:
-        return TopicOwnership.from_dict(entry.value)
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        raise FailedError("fabric.registry", f"who owns `{topic}` does not read") from error
-
-
-def _sample(message: Message) -> Sample | None:
-    """Return the sample of a record, with its position; None if it says something else, or cannot be read."""
-    try:
-        return replace(decode(message.value() or b""), position=(message.offset() or 0) + 1)
-    except MalformedError:
-        return None
-
-
-def _kept(messages: list[Message], qos: Qos) -> list[Sample]:
-    """Return the samples that a topic keeps, of the records that Kafka has, oldest first."""
-    newest: dict[tuple[str, str], deque[Sample]] = {}
-    most = None if qos.history == KEEP_ALL else qos.history
-    epoch = discarded = 0
-    for message in messages:
-        value = message.value() or b""
-        if message.key() == _DISCARDED and len(value) == _POSITION.size:
-            discarded = max(discarded, _POSITION.unpack(value)[0])
-            continue
-        sample = _sample(message)
-        if sample is None:
-            continue
-        if qos.ownership is Ownership.EXCLUSIVE:
-            if sample.epoch < epoch:
-                continue
-            epoch = sample.epoch
-        newest.setdefault(sample.slot, deque(maxlen=most)).append(sample)
-    kept = [sample for slot in newest.values() for sample in slot if sample.instance or sample.position > discarded]
-    return sorted(kept, key=lambda sample: sample.position)
-
-
-def _hear(reader: TopicSubscription, message: Message) -> None:
-    """Hand a record to a reader: a sample, or that a writer is there or gone."""
-    key, value = message.key() or b"", message.value()
-    if key.startswith(_ALIVE):
-        at = len(_ALIVE) + WRITER_BYTES
-        writer, instance = key[len(_ALIVE) : at], key[at:].decode(errors="replace")
-        if len(writer) != WRITER_BYTES:
-            reader.counts.malformed += 1
-        elif reader.instances is None or instance in reader.instances:
-            if value == _HERE:
-                reader.heard(writer)
-            else:
-                reader.lost(writer)
-    elif value is not None and key != _DISCARDED:
-        sample = _sample(message)
-        if sample is None:
-            reader.counts.malformed += 1
-        else:
-            reader.receive(sample)

@@ -4,8 +4,9 @@
         producer = Producer({"bootstrap.servers": server.address})
 
 `jars` is the folder that `tools/kafka_jars.py` returns. Clients of `address` may do everything. Clients of
-`sasl_address` log in as one of `users`, and then may do what access control lists allow them. A server that was stopped
-or killed starts again on the same ports with the same data.
+`sasl_address` log in as one of `users`, and then may do what access control lists allow them. Clients of `tls_address`
+use TLS, and may do everything: `keystore` is a PEM file with the server's private key (RSA or EC) and its certificate.
+A server that was stopped or killed starts again on the same ports with the same data.
 """
 
 import os
@@ -35,7 +36,7 @@ process.roles=broker,controller
 node.id=1
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL
 sasl.enabled.mechanisms=PLAIN
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
@@ -56,6 +57,10 @@ controller.quorum.voters=1@{controller}
 log.dirs={data}
 listener.name.sasl.plain.sasl.jaas.config={plain} required{users};
 """
+_TLS: Final = """\
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={keystore}
+"""
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -70,13 +75,15 @@ class KafkaServer(ServerProcess):
         jars: Path,
         *,
         users: Mapping[str, str] | None = None,
+        keystore: Path | None = None,
         ready_within: float = 120.0,
     ) -> None:
         folder = tempfile.TemporaryDirectory(prefix="penstock-kafka-", ignore_cleanup_errors=True)
         super().__init__(folder, ready_within)
         self._jars = jars
         self._users = dict(users or {})
-        self._port, self._sasl_port, self._controller = free_ports(3)  # also for a second start
+        self._keystore = keystore
+        self._port, self._sasl_port, self._tls_port, self._controller = free_ports(4)  # also for a second start
 
     @property
     def address(self) -> str:
@@ -88,11 +95,18 @@ class KafkaServer(ServerProcess):
         """Return where clients connect that log in with a name and a password (SASL PLAIN)."""
         return f"{_HOST}:{self._sasl_port}"
 
+    @property
+    def tls_address(self) -> str:
+        """Return where clients connect with TLS, if there is a keystore."""
+        return f"{_HOST}:{self._tls_port}"
+
     def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
         java = _find_java()
         data, settings = self._folder / "data", self._folder / "server.properties"
         if not settings.exists():
             listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller}
+            if self._keystore is not None:
+                listeners["TLS"] = self._tls_port
             users = "".join(f' user_{name}="{password}"' for name, password in self._users.items())
             text = _SETTINGS.format(
                 listeners=",".join(f"{name}://{_HOST}:{port}" for name, port in listeners.items()),
@@ -101,7 +115,8 @@ class KafkaServer(ServerProcess):
                 plain=_PLAIN,
                 users=users,
             )
-            settings.write_text(text, "utf-8")
+            tls = "" if self._keystore is None else _TLS.format(keystore=self._keystore)
+            settings.write_text(text + tls, "utf-8")
         if not data.exists():
             self._format(java, settings, data)
         return [java, *_JAVA, "-cp", f"{self._jars}/*", "kafka.Kafka", str(settings)], {}

@@ -82,7 +82,9 @@ def test_a_driver_that_is_killed_behind_the_commit_of_a_table_writes_nothing_twi
 ) -> None:
     plant = Plant(tmp_path, build(tmp_path / "plant"))
     write_events(tmp_path / "in" / "0.jsonl", range(9))
-    java = spark.sparkContext._gateway.gateway_parameters
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java = gateway.gateway_parameters
     where = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
     address, opened = TABLES["delta"]
     ended = drive(tmp_path, address.format(tmp_path), "commit", 0, "--attached", **where)

@@ -85,6 +85,14 @@ def test_what_was_begun_before_is_fenced_and_not_read(spark: SparkSession, kafka
     assert {number: mark.rows for number, mark in read_marks(sink.options, "o").items()} == {0: 2}
 
 
+def test_over_tls_a_topic_is_a_sink_and_a_source(spark: SparkSession, kafka: RunningKafka, tmp_path: Path) -> None:
+    topic = Topic(kafka.address)
+    url = f"kafka://{kafka.tls_address}/{topic.name}?config={kafka.tls_config(tmp_path)}"
+    assert sink_of(url).write(numbers(spark, 0, 2), "o", 0) == 2
+    found = source_at(parse_address(url)).batch(spark).collect()
+    assert sorted(json.loads(bytes(row["@original"]))["id"] for row in found) == ids(topic) == [0, 1]
+
+
 def test_with_fewer_writers_the_earlier_ones_cannot_commit_any_more(spark: SparkSession, kafka: RunningKafka) -> None:
     topic = Topic(kafka.address)
     assert sink_of(f"{topic.url}?writers=3").write(numbers(spark, 0, 1), "o", 0) == 1

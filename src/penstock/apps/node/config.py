@@ -22,7 +22,8 @@ from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
 from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.errors import MalformedError
-from penstock.fabric.nats_login import LoginError, address
+from penstock.fabric.kafka_login import KafkaLogin, parse_kafka
+from penstock.fabric.nats_login import AddressError, LoginError, address
 from penstock.model.principals import Principal
 from penstock.model.values import Value
 from penstock.store.files.named_files import PoliciesTable, read_policies_table
@@ -76,10 +77,11 @@ class Stamps(StrEnum):
 
 
 class FabricKind(StrEnum):
-    """What connects brokers: their own links, or NATS servers."""
+    """What connects brokers: their own links, NATS servers, or Kafka."""
 
     ROUTED = "routed"
     NATS = "nats"
+    KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class FabricFile:
     durable: float = 0.0
     #: whether everybody with access to it may read events of unsealed types
     unsafe_plaintext: bool = False
+    #: Kafka's servers, and the file with security settings as it is named
+    kafka: KafkaLogin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +331,7 @@ def _peers(value: object, nats: NatsFile | None) -> tuple[PeerConfig, ...]:
 def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...]) -> FabricFile:
     """Read what connects brokers: a word, or a table."""
     table = {"kind": value} if isinstance(value, str) else _FILE.table("fabric", value)
-    _FILE.known("`fabric`", table, {"kind", "plaintext", "durable"})
+    _FILE.known("`fabric`", table, {"kind", "plaintext", "durable", "address"})
     place = "fabric"
     kind = _choice(
         place if isinstance(value, str) else f"{place}.kind", _FILE.needed("`fabric`", table, "kind"), FabricKind
@@ -337,13 +341,31 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...])
         raise _FILE.wrong(f"{place}.durable", f"seconds, from 0 to {_LONGEST_KEPT}")
     if plaintext not in ("", _UNSAFE):
         raise _FILE.wrong(f"{place}.plaintext", f"`{_UNSAFE}`, or left out")
+    if "address" in table and kind is not FabricKind.KAFKA:
+        raise _FILE.wrong(f"{place}.address", 'left out, unless `kind = "kafka"`')
     if kind is FabricKind.ROUTED:
         return FabricFile()
-    if nats is None:
+    if kind is FabricKind.NATS and nats is None:
         raise MalformedError("node.missing", "a fabric over NATS needs the table `[nats]` with its servers", hint=HELP)
+    kafka = None
+    if kind is FabricKind.KAFKA:
+        kafka = read_kafka(_FILE, f"{place}.address", _FILE.needed("`fabric`", table, "address"))
     if peers:
         raise MalformedError("node.peers", "a broker on a fabric cannot have peers", hint="leave out `[[peers]]`")
-    return FabricFile(kind=kind, durable=float(durable), unsafe_plaintext=plaintext == _UNSAFE)  # type: ignore[arg-type]  # a number
+    kept = float(durable)  # type: ignore[arg-type]  # a number
+    return FabricFile(kind=kind, durable=kept, unsafe_plaintext=plaintext == _UNSAFE, kafka=kafka)
+
+
+def read_kafka(file: Strict, where: str, value: object) -> KafkaLogin:
+    """Read the address of a fabric over Kafka. Raises `MalformedError` with the codes of the file."""
+    try:
+        parsed = parse_kafka(file.text(where, value))
+    except AddressError:
+        parsed = None
+    if parsed is None or parsed.topic or parsed.options:
+        # The address may contain a password, which must not be shown.
+        raise file.wrong(where, "an address such as `kafka://host:9092?config=FILE`, without user and password")
+    return parsed.login
 
 
 def read_nats(file: Strict, table: Mapping[str, object]) -> NatsFile:
@@ -550,10 +572,11 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # credentials = "broker.creds"
 # listen = true                 # false: only this broker uses them, to call others, or as its fabric
 
-# What is between brokers: "routed", links of their own; or "nats", the servers in [nats], and then no peers. Whoever
-# reaches the servers could read types that nobody seals: they do not cross them unless you say `unsafe`.
+# What is between brokers: "routed", links of their own; or, without peers, "nats", the servers in [nats], or "kafka".
+# Whoever reaches the servers could read types that nobody seals: they do not cross them unless you say `unsafe`.
 # [fabric]
 # kind = "routed"
+# address = "kafka://127.0.0.1:9092?config=kafka.conf"  # for "kafka"; the file has security settings, with mode 600
 # plaintext = "unsafe"
 # durable = 0                   # seconds for which events are kept for brokers that are away
 

@@ -32,6 +32,7 @@ from penstock.codec.sexp import parse
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret, parse_kek
 from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.fabric.kafka_login import KafkaLogin
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import (
     Agreements,
@@ -119,6 +120,8 @@ class LoadedNode:
     roles: tuple[RolesPlace, ...] = ()
     #: remote decision points
     points: tuple[PointsPlace, ...] = ()
+    #: the servers of a fabric over Kafka
+    kafka: KafkaLogin | None = None
 
     @property
     def key_file(self) -> str:
@@ -224,6 +227,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         names = named.principals(file.names)
         network = _network(file.network, names)
         nats = nats_login(file.nats, named)
+        kafka = None if file.fabric.kafka is None else kafka_login(file.fabric.kafka, named)
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(names.find("operators", word) for word in file.operators)
         services = frozenset(names.find("services", word) for word in file.services)
@@ -252,6 +256,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         replicas,
         roles=roles,
         points=points,
+        kafka=kafka,
     )
     loaded = replace(loaded, new=not loaded.decisions.exists())
     _check_writable(loaded.decisions, loaded.decisions.parent)
@@ -333,6 +338,15 @@ def nats_login(nats: NatsFile | None, named: NamedFiles) -> NatsLogin | None:
     return NatsLogin(nats.servers, tls_hostname=nats.tls_hostname, inbox=nats.inbox, **files)
 
 
+def kafka_login(login: KafkaLogin, named: NamedFiles) -> KafkaLogin:
+    """Return the login of Kafka's servers. Its file must exist, and is read again at each login."""
+    if not login.config:
+        return login
+    path = named.path(login.config)
+    read_file(path)
+    return replace(login, config=path)
+
+
 def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
     """Return the types, each after those that it depends on."""
     ordered = list(_in_order(named.types(file.types)))
@@ -350,7 +364,7 @@ def _check_sealed(file: NodeFile, one: UnverifiedType) -> None:
         return
     raise RefusedError(
         "node.plaintext",
-        f"type `{one.definition.name.name}` is not sealed: everybody with access to the NATS servers could read it",
+        f"type `{one.definition.name.name}` is not sealed: everybody with access to the fabric's servers could read it",
         hint='let its owner seal the type, or permit that with `plaintext = "unsafe"` in `[fabric]`',
     )
 

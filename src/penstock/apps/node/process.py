@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.apps.node.decision_points import BrokerPoints
     from penstock.apps.node.roles import BrokerRoles
     from penstock.authority.decisions.rights import DecisionRights
+    from penstock.fabric.port import Fabric
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Metrics for Prometheus. They never name a principal, a type or a value.
@@ -399,14 +400,20 @@ class RunningNode:
 
     async def _open_fabric(self, stack: AsyncExitStack) -> FabricSettings | None:
         """Connect to the fabric, if there is one."""
-        loaded = self._loaded
-        if loaded.file.fabric.kind is FabricKind.ROUTED or loaded.nats is None:
-            return None
-        from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
-
-        fabric = await NatsFabric.connect(loaded.nats, prefix=self._prefix, random=self._world.random)
-        await stack.enter_async_context(fabric)
+        loaded, random = self._loaded, self._world.random
         chosen = loaded.file.fabric
+        fabric: Fabric
+        if chosen.kind is FabricKind.NATS and loaded.nats is not None:
+            from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
+
+            fabric = await NatsFabric.connect(loaded.nats, prefix=self._prefix, random=random)
+        elif chosen.kind is FabricKind.KAFKA and loaded.kafka is not None:
+            from penstock.fabric.kafka import KafkaFabric  # noqa: PLC0415  # confluent-kafka is an extra
+
+            fabric = await KafkaFabric.connect(loaded.kafka, prefix=self._prefix, random=random)
+        else:
+            return None
+        await stack.enter_async_context(fabric)
         return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)
 
     async def _follow_services(self, stack: AsyncExitStack) -> None:

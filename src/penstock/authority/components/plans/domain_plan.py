@@ -59,7 +59,7 @@ _KEYS: Final = frozenset(
     )
 )
 #: fabrics that connect processes, and seconds after which a component there counts as crashed that is not heard
-SHARED_FABRICS: Final = frozenset({"nats", "dds"})
+SHARED_FABRICS: Final = frozenset({"nats", "dds", "kafka"})
 LEASE_OF_PROCESSES: Final = 30
 EXAMPLE: Final = """\
 # A domain of authorization components. `penstock domain check bank.toml` checks it, `penstock domain up bank.toml` runs
@@ -80,7 +80,9 @@ lifespan = 5                      # seconds: LS, for which requests and replies 
 # lease = 30                      # seconds after which a component that is not heard loses its role; 0 for never
 
 # [fabric]                        # where topics are; without it, all components run in one process
-# dds = "dds://127.0.0.1/0"       # a DDS domain, or [fabric.nats] with keys as in node files:
+# dds = "dds://127.0.0.1/0"       # a DDS domain
+# kafka = "kafka://127.0.0.1:9092"  # or Kafka, with ?config=FILE for security settings
+# or [fabric.nats] with keys as in node files:
 # [fabric.nats]
 # servers = ["nats://127.0.0.1:4222"]
 
