@@ -13,6 +13,8 @@ RECORD_HOURS: Final = 87_840
 BATCH_FILES: Final = 1_000_000
 #: Parquet files whose columns are read together
 TABLE_FILES: Final = 100_000
+#: bad records whose places are noted while events are stored
+NOTED_RECORDS: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)

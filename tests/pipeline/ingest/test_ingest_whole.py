@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.ingest.test_ingest_csv import BOUND, TOP, line
 from tests.pipeline.ingest.test_ingest_csv import CASES as ROWS
 from tests.pipeline.ingest.test_ingest_envelopes import CASES as LINES
@@ -23,6 +23,7 @@ from tests.pipeline.rows import collected
 
 from penstock.errors import MalformedError
 from penstock.pipeline.frames import micros
+from penstock.pipeline.ingest import ingest
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import (
     Ingested,
@@ -34,6 +35,7 @@ from penstock.pipeline.ingest.ingest import (
     read_lines,
     read_parquet,
     run_ingest,
+    store_ingest,
 )
 from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.pipeline.ingest.records import ORIGINAL, POSITION
@@ -91,6 +93,28 @@ def test_a_table_of_which_a_part_is_broken_in_every_way(spark: SparkSession, tmp
     records = mixed(line(), ROWS, 2_000, seed=4)
     (tmp_path / "a.csv").write_bytes(b"".join(record + b"\r\n" for record in (TOP, *(r for r, _ in records))))
     check(ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT), records, b"\r\n")
+
+
+def test_bad_records_are_found_again_by_their_places(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [line(von="me"), line(Farbe="red").replace(b"red", b"r\xffd")]
+    (tmp_path / "a.csv").write_bytes(b"\n".join([TOP, line(), *bad, line()]))
+    (tmp_path / "b.csv").write_bytes(b"\n".join([TOP, line(), line(), line(Nr="")]))
+    ingested = ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT)
+    whole = sorted(map(str, ingested.bad.collect()))
+    asked: list[bool] = []
+
+    def aside(frame: DataFrame) -> DataFrame:
+        assert sorted(map(str, frame.collect())) == whole
+        asked.append("xxhash64" in frame._jdf.queryExecution().optimizedPlan().toString())
+        return frame
+
+    for noted in (3, 2):
+        monkeypatch.setattr(ingest, "NOTED_RECORDS", noted)
+        tally = store_ingest(ingested, lambda frame: spark.createDataFrame(frame.collect(), frame.schema), aside)
+        assert (tally.read, tally.good, tally.bad) == (7, 4, 3)
+    assert asked == [True, False]
 
 
 def test_a_stream_of_files(spark: SparkSession, tmp_path: Path) -> None:

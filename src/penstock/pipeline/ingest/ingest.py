@@ -38,10 +38,11 @@ from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
+from penstock.pipeline.limits import NOTED_RECORDS
 from penstock.trust.event_types import VerifiedType
 
 _READ, _GOOD, _BAD = "read", "good", "bad"
-_OTHER: Final = "@count"
+_PLACES: Final = "places"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +219,24 @@ def store_ingest(
     """Store events and quarantine, each by a function that returns what it has stored, and count it.
 
     Nothing is kept in between: records are counted while their events are stored, and only if some are bad is the input
-    read a second time. It must be the same then, as files are. Raises what the functions raise, and `FailedError`
-    (`ingest.lost`).
+    read a second time. It must be the same then, as files are. Where few are bad, only records in their places are
+    checked again. Raises what the functions raise, and `FailedError` (`ingest.lost`).
     """
-    seen = Observation()
-    counts = (F.count(F.lit(1)).alias(_READ), F.count(quoted(REASON)).alias(_BAD))
+    seen, place = Observation(), F.xxhash64(quoted(FILE), quoted(POSITION))
+    bad = quoted(REASON).isNotNull()
+    observed = (
+        F.count(F.lit(1)).alias(_READ),
+        F.count(quoted(REASON)).alias(_BAD),
+        # Places alone: what is observed is in Spark's log of events. Good records, which have no rank, are left out.
+        F.array_join(F.max_by(F.when(bad, place), F.when(bad, F.lit(0)), NOTED_RECORDS), ",").alias(_PLACES),
+    )
     # Filters are not moved below what observes, where they would compute every value a second time.
-    good = events(Ingested(ingested.tagged.observe(seen, *counts), ingested.types).written)
+    good = events(Ingested(ingested.tagged.observe(seen, *observed), ingested.types).written)
     found = seen.get
-    bad = quarantine(ingested.bad if found[_BAD] else ingested.bad.limit(0))
-    return _tally(int(found[_READ]), StoredRecords(good, bad))
+    aside = ingested.bad
+    if found[_BAD] <= NOTED_RECORDS:
+        aside = aside.where(place.isin(*{int(one) for one in (found[_PLACES] or "").split(",") if one}))
+    return _tally(int(found[_READ]), StoredRecords(good, quarantine(aside)))
 
 
 def each_batch(
