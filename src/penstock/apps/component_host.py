@@ -12,18 +12,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from penstock.apps.node.config import read_kafka, read_nats
 from penstock.apps.node.load import kafka_login, nats_login
 from penstock.authority.components.administration.administration_point import AdministrationComponent
-from penstock.authority.components.administration.specification import PolicyLanguage, SpecificationComponent
+from penstock.authority.components.administration.specification import SpecificationComponent
 from penstock.authority.components.component_factory import (
     AnyComponent,
     HostNote,
     JoiningFabric,
     make_component,
     show_roles,
+    specify_policies,
 )
 from penstock.authority.components.plans.domain_plan import PLAN_FILE, PLAN_NAMING, SHARED_FABRICS, LoadedPlan
 from penstock.authority.components.points.component import Component
@@ -31,16 +32,8 @@ from penstock.crypto import Signer
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric import EmbeddedFabric, Fabric, FileKeeper
 from penstock.fabric.addresses import open_fabric
-from penstock.policy.syntax.forms import PolicyForm, form_of
-from penstock.store.files.files import read_file, replace_file
+from penstock.store.files.files import replace_file
 from penstock.store.files.named_files import NamedFiles
-
-_LANGUAGES: Final = {
-    PolicyForm.XML: PolicyLanguage.XACML,
-    PolicyForm.JSON: PolicyLanguage.XACML,
-    PolicyForm.TEXT: PolicyLanguage.TEXT,
-    PolicyForm.CEDAR: PolicyLanguage.CEDAR,
-}
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The fabric.
@@ -150,17 +143,7 @@ class ComponentHost:
             replace_file(self._loaded.folder / file, component.configuration.certificate)
         self._joined(id_)
         if isinstance(component, SpecificationComponent):
-            await self._specify(component)
-
-    async def _specify(self, component: SpecificationComponent) -> None:
-        """Specify the policies of a PSP, one after the other. A policy that is refused does not stop the others."""
-        id_ = component.settings.id
-        for file in self._loaded.plan.components[id_].specifies:
-            try:
-                data = read_file(str(self._loaded.folder / file))
-                await component.specify(Path(file).stem, data, _LANGUAGES[form_of(data)])
-            except PenstockError as error:
-                self._note(id_, error)
+            await specify_policies(self._loaded, component, self._note)
 
     async def leave(self) -> None:
         """Let all components leave: PAPs last, so that they record it."""

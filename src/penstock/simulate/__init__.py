@@ -3,9 +3,11 @@
 - `loop` runs asyncio code in virtual time, with a processor of its own for each simulated process.
 - `simulation` is one run: its seed, clocks, processes, service times, log and trace.
 - `network` carries messages and links between processes, `fabric` is a fabric across it, `disk` the disk of a process.
+- `calibrate` measures service times on this machine, and keeps them in a file.
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
 - `checkers` reads a log, and finds what must not be.
 - `worlds` has the parts of the system that are run, and says what a world is.
 - `experiments` measures figures and tables of the papers again.
+- `plans` tries domain plans and network plans before they are rolled out.
 """

@@ -209,7 +209,7 @@ async def _ask(  # noqa: PLR0913, PLR0917  # two processes, and what goes betwee
     there: Pipe | None = None,
 ) -> Any:
     """Let another process do some work, and return its result. Raises what it raises, and `FailedError`."""
-    network, answered = simulation.network, asyncio.get_running_loop().create_future()
+    network, answered = simulation.network, simulation.loop.create_future()
 
     def begin() -> None:
         in_background("a request of the fabric", do())

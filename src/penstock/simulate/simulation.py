@@ -35,7 +35,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -103,24 +103,26 @@ class ServiceTimes:
         return self.seconds.get(service, 0.0)
 
 
-@contextmanager
-def serving(times: ServiceTimes) -> Iterator[None]:
+def serving(times: ServiceTimes) -> AbstractContextManager[None]:
     """Let calls of production code spend their service times, in whatever simulated process they happen."""
+    return replaced_services(lambda service, original: _spending(original, times.of(service)))
+
+
+@contextmanager
+def replaced_services(replacement: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Replace the functions behind services: a function gets the service and the original of each."""
     undo: list[tuple[Any, str, object]] = []
     try:
         for service, path in ((service, path) for service, paths in SERVICES.items() for path in paths):
-            seconds = times.of(service)
             module_name, _, qualified = path.partition(":")
             *owners, name = qualified.split(".")
             where: Any = functools.reduce(getattr, owners, importlib.import_module(module_name))
             original = vars(where)[name]
-            if seconds <= 0:
-                continue
-            replacement = _spending(original, seconds)
+            new = replacement(service, original)
             places = [where] if owners else [one for one in _penstock() if vars(one).get(name) is original]
             for place in places:
                 undo.append((place, name, original))
-                setattr(place, name, replacement)
+                setattr(place, name, new)
         yield
     finally:
         for place, name, original in reversed(undo):

@@ -16,5 +16,6 @@ a package, one with few a module; `shared` is what all of them use.
 - `policy` has `penstock policy` and `penstock pdp`, `moderator` settles conflicts, `pipeline` runs jobs on Spark.
 - `sealed` seals and opens files, and proves events. `stores` has `penstock store` and `penstock log`.
 - `completion` prints completion scripts for shells, `conformance` runs the test suites of standards.
+- `simulate` runs the real system in virtual time.
 - `experiment` measures figures and tables of the papers again.
 """

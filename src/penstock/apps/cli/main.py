@@ -47,6 +47,10 @@ GROUPS = {
             f"{_HERE}.component:component", "Run authorization components of a domain, and ask through one of them."
         ),
         "domain": Noun(f"{_HERE}.domain:domain", "Plan, check, run and change a domain of authorization components."),
+        "simulate": Noun(
+            f"{_HERE}.simulate.commands:simulate",
+            "Run the real system in virtual time, to try plans.",
+        ),
         "fabric": Noun(f"{_HERE}.fabrics:fabric", "Run what a fabric needs: the keeper of a DDS domain."),
         "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),
         "sub": Noun(f"{_HERE}.pub_sub:sub", "Subscribe, and print events as they arrive."),

@@ -16,6 +16,7 @@ from penstock.authority.components.administration.administration_point import Ad
 from penstock.authority.components.administration.registry import AdministrationSettings
 from penstock.authority.components.administration.specification import (
     PolicyAdministration,
+    PolicyLanguage,
     SpecificationComponent,
     SpecificationRule,
 )
@@ -44,6 +45,7 @@ from penstock.crypto import Signer
 from penstock.errors import MalformedError, PenstockError
 from penstock.fabric import Clock, Fabric, RandomBytes, SystemClock
 from penstock.policy.language.policies import PolicyReference, PolicySet, Root
+from penstock.policy.syntax.forms import PolicyForm, form_of
 from penstock.policy.syntax.text.policy_writer import write_text
 from penstock.roles.engine import Appoint, RoleChange
 from penstock.store.files.files import read_file, replace_file, within
@@ -55,6 +57,12 @@ JoiningFabric: TypeAlias = Callable[[], AbstractAsyncContextManager[Fabric]]
 """Opens the fabric over which components join, if it is another one."""
 SourceMaker: TypeAlias = Callable[[LoadedPlan, SourcePlan, Clock], AttributeSource]
 _SQLITE: Final = "sqlite:"
+_LANGUAGES: Final = {
+    PolicyForm.XML: PolicyLanguage.XACML,
+    PolicyForm.JSON: PolicyLanguage.XACML,
+    PolicyForm.TEXT: PolicyLanguage.TEXT,
+    PolicyForm.CEDAR: PolicyLanguage.CEDAR,
+}
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What PAPs get.
@@ -209,6 +217,17 @@ def show_roles(components: Mapping[str, AnyComponent], keys: Mapping[str, Signer
     for id_, component in others.items():
         principal = keys[id_].principal
         component.beside = [one for name, one in others.items() if name != id_ and keys[name].principal == principal]
+
+
+async def specify_policies(loaded: LoadedPlan, component: SpecificationComponent, note: HostNote) -> None:
+    """Specify the policies of a PSP, one after the other. A policy that is refused does not stop the others."""
+    id_ = component.settings.id
+    for file in loaded.plan.components[id_].specifies:
+        try:
+            data = read_file(str(loaded.folder / file))
+            await component.specify(Path(file).stem, data, _LANGUAGES[form_of(data)])
+        except PenstockError as error:
+            note(id_, error)
 
 
 def _remember_mappings(loaded: LoadedPlan, one: ComponentPlan) -> None:

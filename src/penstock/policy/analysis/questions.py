@@ -200,7 +200,7 @@ class Analysis:
         self._searches: dict[int, Search] = {}
         self._slices = Slices()
 
-    # --- two policies -------------------------------------------------------------------------------------------
+    # --- several policies ---------------------------------------------------------------------------------------
 
     def implies(self) -> AnalysisResult:
         """Does the second policy permit all that the first permits? NO has a request that only the first permits."""
@@ -213,6 +213,10 @@ class Analysis:
     def disjoint(self) -> AnalysisResult:
         """Is nothing permitted by both policies? NO has a request that both permit."""
         return self._none(self.roots, frozenset({(PERMIT, PERMIT)}))
+
+    def example(self, *wanted: Sequence[str]) -> AnalysisResult:
+        """Is there a request that all policies decide in one of these ways, a decision for each? YES has one."""
+        return self._exists(self.roots, frozenset(map(tuple, wanted)))
 
     def changes(self) -> Sequence[DecisionChange]:
         """Return each way in which decisions of the second policy differ from those of the first."""

@@ -11,13 +11,14 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.apps.cli.moderator.sources import Cast, RuleSourceOptions, load_rules
-from penstock.apps.cli.pipeline.options import OutFolderOptions, Run, SparkOptions, html_option
+from penstock.apps.cli.pipeline.options import OutFolderOptions, Run, SparkOptions
 from penstock.apps.cli.pipeline.output import plan_answer
 from penstock.apps.cli.pipeline.runs import Done, execute, plan
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import check_target, write_bytes
+from penstock.apps.cli.shared.options import html_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import MalformedError, RefusedError

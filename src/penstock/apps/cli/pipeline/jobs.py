@@ -13,7 +13,6 @@ from penstock.apps.cli.pipeline.options import (
     SparkOptions,
     TableJobOptions,
     engine_option,
-    html_option,
     jetstream_option,
     messages_of,
     policy_option,
@@ -45,7 +44,7 @@ from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, ShelfOptions
+from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, ShelfOptions, html_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant

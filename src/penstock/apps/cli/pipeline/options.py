@@ -240,11 +240,6 @@ def engine_option() -> Any:
     )
 
 
-def html_option() -> Any:
-    """Declare `--html`."""
-    return option("--html", metavar="FILE", help="Write the report to this file as a self-contained HTML page.")
-
-
 _RING: Final = "Read this key ring in each task."
 _KEK: Final = "Decrypt the key ring with this key-encryption key, which has no passphrase."
 

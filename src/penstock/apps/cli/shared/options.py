@@ -71,6 +71,11 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+def html_option() -> Any:
+    """Declare `--html`."""
+    return option("--html", metavar="FILE", help="Write the report to this file as a self-contained HTML page.")
+
+
 @option_class
 class NamesOption:
     """The option for the reader's petnames."""

@@ -312,9 +312,7 @@ class _PlanChecker:
     # Dependencies.
 
     def decisions(self, role: RolePlan) -> Iterator[PlanFinding]:
-        deciding = [
-            one for one in self.plan.roles.values() if one.kind is ComponentKind.PDP and _decides_for(one, role)
-        ]
+        deciding = [one for one in self.plan.roles.values() if one.kind is ComponentKind.PDP and decides_for(one, role)]
         if not deciding:
             asked = ", ".join(map(str, role.topics.writing(TopicKind.DREQ))) or "no DREQ topic"
             message = f"no decision role answers `{role.role}`, which writes {asked}"
@@ -341,7 +339,7 @@ class _PlanChecker:
         given = {
             name
             for one in self.plan.roles.values()
-            if one.kind is ComponentKind.PEP and _decides_for(role, one)
+            if one.kind is ComponentKind.PEP and decides_for(role, one)
             for component in self.taken.get(one.role, ())
             for name in component.gives
         }
@@ -357,7 +355,7 @@ class _PlanChecker:
             for component in self.plan.components.values()
             if component.role in self.plan.roles and name in self.provided(component)
         ]
-        if any(_informs(other, role) for _, other in providers):
+        if any(informs(other, role) for _, other in providers):
             return
         needs = f"policy `{policy}` of `{role.role}` needs `{name}`"
         where = f"roles.{role.role}"
@@ -436,7 +434,7 @@ def _references(root: Root) -> Iterator[PolicyReference]:
 # Which roles reach each other, by topics-lists.
 
 
-def _decides_for(decision: RolePlan, enforcement: RolePlan) -> bool:
+def decides_for(decision: RolePlan, enforcement: RolePlan) -> bool:
     """Return whether components of a decision role get the requests of an enforcement role, and can answer them."""
     return (
         _shared(enforcement, decision, TopicKind.QPEP)
@@ -445,7 +443,8 @@ def _decides_for(decision: RolePlan, enforcement: RolePlan) -> bool:
     )
 
 
-def _informs(information: RolePlan, decision: RolePlan) -> bool:
+def informs(information: RolePlan, decision: RolePlan) -> bool:
+    """Return whether components of an information role get the requests of a decision role, and can answer them."""
     return (
         _shared(decision, information, TopicKind.QPDP)
         and _shared(decision, information, TopicKind.IREQ)

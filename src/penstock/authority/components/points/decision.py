@@ -189,9 +189,14 @@ class ConfiguredPolicies:
         return {name: rank for name, rank in self.configuration.priorities.items() if name not in policies}
 
     @cached_property
-    def policy(self) -> CompiledPolicy:
+    def combined(self) -> PolicySet:
         """The policies together: only the applicable ones with the highest priority count."""
-        return CompiledPolicy(PolicySet(_ROOT, "1.0", self._combining, self.policies), self.sources)
+        return PolicySet(_ROOT, "1.0", self._combining, self.policies)
+
+    @cached_property
+    def policy(self) -> CompiledPolicy:
+        """The policies together, compiled."""
+        return CompiledPolicy(self.combined, self.sources)
 
     @cached_property
     def actions(self) -> Names:

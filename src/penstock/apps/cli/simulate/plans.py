@@ -1,0 +1,273 @@
+"""`penstock simulate domain` and `calibrate`: plans are tried in virtual time before they are rolled out."""
+
+from collections.abc import Iterable, Iterator
+
+import click
+
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.component_process import open_plan
+from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.files import check_target, write_bytes
+from penstock.apps.cli.shared.options import Duration, html_option, parse_duration
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, grid_table
+from penstock.authority.components.plans.domain_check import PlanFinding, PlanLevel
+from penstock.errors import RefusedError
+from penstock.simulate.calibrate import calibrated, read_times, times_text
+from penstock.simulate.network import Latency
+from penstock.simulate.plans.domain import (
+    PARTS,
+    DomainComparison,
+    DomainReport,
+    DomainTrial,
+    compare_domains,
+    simulate_domain,
+)
+from penstock.simulate.plans.page import domain_html
+from penstock.simulate.plans.requests import DomainFinding
+from penstock.simulate.simulation import ServiceTimes
+
+
+class _Latency(click.ParamType[Latency]):
+    """A range of durations, as in `1ms-5ms`."""
+
+    name = "latency"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Latency:
+        """Read it."""
+        if isinstance(value, Latency):
+            return value
+        least, dash, most = str(value).partition("-")
+        bounds = parse_duration(least, "s"), parse_duration(most if dash else least, "s")
+        if bounds[0] is None or bounds[1] is None or bounds[0] > bounds[1]:
+            self.fail(f"`{str(value)[:40]}` is not a range of durations such as 1ms-5ms", param, ctx)
+        return Latency(bounds[0], bounds[1])
+
+
+@option_class
+class TrialOptions:
+    """The options of all trials."""
+
+    seed: int = option("--seed", default=0, show_default=True, help="Draw everything random from this number.")
+    times: str | None = option(
+        "--times", metavar="FILE", help="Read service times from this file of `penstock simulate calibrate`."
+    )
+    html: str | None = html_option()
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace the HTML page.")
+
+    def service_times(self) -> ServiceTimes:
+        """Return the service times. Raises as `read_times`."""
+        return ServiceTimes() if self.times is None else read_times(self.times)
+
+    def check(self) -> None:
+        """Check early that the page can be written. Raises as `check_target`."""
+        if self.html is not None:
+            check_target(self.html, overwrite=self.overwrite)
+
+    def write(self, page: str) -> None:
+        """Write the page. Raises as `write_bytes`."""
+        if self.html is not None:
+            write_bytes(self.html, page.encode(), overwrite=self.overwrite)
+
+
+def latency_option(default: str) -> Latency:
+    """Declare `--latency`."""
+    found: Latency = option(
+        "--latency",
+        type=_Latency(),
+        default=default,
+        show_default=True,
+        metavar="RANGE",
+        help="Let each message between two processes take a time in this range.",
+    )
+    return found
+
+
+@option_class
+class _Domain:
+    file: str = argument()
+    others: tuple[str, ...] = argument(nargs=-1, required=False, metavar="[FILE]...")
+    compare: str | None = option(
+        "--compare", metavar="PLAN", help="Compare with this plan, which is today's, and try the change to FILE."
+    )
+    latency: Latency = latency_option("0.1ms-0.5ms")
+    source_time: float = option(
+        "--source-time",
+        type=Duration(60),
+        default="1ms",
+        show_default=True,
+        metavar="DURATION",
+        help="Let each source of attributes take this long to answer.",
+    )
+    requests: int = option(
+        "--requests",
+        type=click.IntRange(0, 100_000),
+        default=100,
+        show_default=True,
+        help="Measure response times with this many requests of each enforcement point.",
+    )
+    rate: float = option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        default=20.0,
+        show_default=True,
+        help="Let each enforcement point ask this often in a second, at random times.",
+    )
+    within: float | None = option(
+        "--within",
+        type=Duration(3_600),
+        metavar="DURATION",
+        help="Report a problem if 99 of 100 requests take longer (default: no limit).",
+    )
+    strict: bool = option("--strict", is_flag=True, help="Exit with 1 if there are warnings, too.")
+    trial: TrialOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock simulate domain bank.toml
+penstock simulate domain bank.toml --html trial.html --within 20ms --strict
+penstock simulate domain planned.toml --compare bank.toml -o json
+"""
+)
+def domain(session: CommandSession, options: _Domain) -> CommandAnswer:
+    """Try the domain plan in FILE before it is rolled out: run its components in virtual time, and ask requests.
+
+    Reports joins that never finish or are refused, and which rule is missing; roles that nobody can take; policies
+    that are incomplete or contradict each other, with a request that shows it; requests that end without
+    information or without an answer; and response times with their parts. Other files have more components of the
+    domain. The exit status is 1 if there are problems. Nothing is written, and no component outside is contacted.
+    """
+    options.trial.check()
+    trial = DomainTrial(
+        seed=options.trial.seed,
+        now=session.now.timestamp(),
+        times=options.trial.service_times(),
+        latency=options.latency,
+        source_time=options.source_time,
+        requests=options.requests,
+        rate=options.rate,
+        within=options.within,
+    )
+    loaded = open_plan(options.file)
+    comparison = None
+    if options.compare is None:
+        report = simulate_domain(loaded, [open_plan(file) for file in options.others], trial)
+    else:
+        comparison = compare_domains(open_plan(options.compare), loaded, trial)
+        report = comparison.planned
+    options.trial.write(domain_html(report, comparison, session.now))
+    failing = report.findings if options.strict else report.problems
+    error = None
+    if failing:
+        error = RefusedError("simulate.problems", f"{options.file}: {counted(len(failing), 'finding')} of a trial")
+    data = report.as_dict() if comparison is None else {**report.as_dict(), "comparison": comparison.as_dict()}
+    return CommandAnswer(data, _shown(options.file, report, comparison), error)
+
+
+def _shown(file: str, report: DomainReport, comparison: DomainComparison | None) -> Iterator[Shown]:
+    yield from shown_findings(report.findings)
+    if not report.problems:
+        joined, answered = counted(len(report.joins), "component"), counted(len(report.asked), "request")
+        yield f"✓ {file}: {joined} joined, {answered} answered"
+    if report.responses:
+        headings = ("component", "action", *PARTS, "median", "p99")
+        rows = [
+            (
+                one.component,
+                one.action,
+                *(_ms(one.parts[name]) for name in PARTS),
+                _ms(one.at(0.5)),
+                _ms(one.at(0.99)),
+            )
+            for one in report.responses
+        ]
+        yield "response times in ms:"
+        yield grid_table(headings, rows)
+    for one in report.unknown:
+        yield f"? {one}"
+    if comparison is not None:
+        yield from _compared(comparison)
+
+
+def _compared(comparison: DomainComparison) -> Iterator[Shown]:
+    yield "compared with today:"
+    for mark, those in (("+", comparison.new), ("-", comparison.gone)):
+        for one in those:
+            yield f"  {mark} {one.where}: {one.message} ({one.code})"
+    for one in comparison.decisions:
+        yield f"  {one.where}: {one.message}, such as {request_text(one)}"
+    change = comparison.change
+    if change is None:
+        yield "  no role changes"
+        return
+    yield (
+        f"  {', '.join(change.roles)}: applied by all components after {change.seconds * 1e3:.1f} ms; "
+        f"{change.unanswered} of {counted(change.requests, 'request')} meanwhile without a decision"
+    )
+    if change.lost:
+        yield f"  lost their roles: {', '.join(change.lost)}"
+
+
+def shown_findings(findings: Iterable[PlanFinding]) -> Iterator[Shown]:
+    """Yield findings for people."""
+    for one in findings:
+        yield f"{'✗' if one.level is PlanLevel.PROBLEM else '!'} {one.where}: {one.message} ({one.code})"
+        if isinstance(one, DomainFinding) and one.request is not None:
+            yield f"    for example {request_text(one)}"
+        if one.hint:
+            yield f"    {one.hint}"
+
+
+def request_text(finding: DomainFinding) -> str:
+    """Return the request of a finding as one line.
+
+    It has the subject, the action and the resource, each with its attributes.
+    """
+    parts: list[str] = []
+    for word in ("subject", "action", "resource"):
+        one = (finding.request or {}).get(word)
+        if isinstance(one, dict):
+            name = f"{one['type']}:{one['id']}" if "type" in one else str(one["name"])
+            properties = one.get("properties")
+            known = properties.items() if isinstance(properties, dict) else ()
+            more = ", ".join(f"{key}={value}" for key, value in known)
+            parts.append(f"{name} ({more})" if more else name)
+    return " ".join(parts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}"
+
+
+@option_class
+class _Calibrate:
+    steps: int = option(
+        "--steps",
+        type=click.IntRange(1, 10_000),
+        default=60,
+        show_default=True,
+        help="Run this many steps of each simulated part of the system.",
+    )
+    out: str | None = option("--out", metavar="FILE", help="Write the file of service times there.")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace an existing file.")
+    output: str = output_option()
+
+
+@command(example="penstock simulate calibrate --out times.toml")
+def calibrate(options: _Calibrate) -> CommandAnswer:
+    """Measure how long this machine takes to sign, verify, decide, route and so on, for other simulations.
+
+    Small simulations run for some seconds, and the processor time of each call is measured. Without --out, the file
+    is printed.
+    """
+    if options.out is not None:
+        check_target(options.out, overwrite=options.overwrite)
+    meter = calibrated(options.steps)
+    times, calls = meter.times(), {service: len(those) for service, those in meter.calls.items()}
+    text = times_text(times, calls)
+    if options.out is not None:
+        write_bytes(options.out, text.encode(), overwrite=options.overwrite)
+    data = {"seconds": dict(times.seconds), "calls": calls, "out": options.out}
+    return CommandAnswer(data, text.splitlines() if options.out is None else [f"wrote {options.out}"])

@@ -1,0 +1,135 @@
+"""What trials of plans have found, as HTML pages with plots (`penstock.pipeline.pages`)."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from penstock.authority.components.plans.domain_check import PlanFinding
+from penstock.pipeline.pages import bars, made, page, section, table
+from penstock.simulate.plans.domain import PARTS, DomainComparison, DomainReport, JoinOutcome, ResponseTimes
+from penstock.simulate.plans.requests import DomainFinding
+
+_BUCKETS = 20
+
+
+def domain_html(report: DomainReport, comparison: DomainComparison | None = None, at: datetime | None = None) -> str:
+    """Return the page of a domain plan, and of its comparison with today's."""
+    joined = sum(one.state == "joined" for one in report.joins)
+    facts = {
+        "problems": len(report.problems),
+        "warnings": len(report.findings) - len(report.problems),
+        "components": len(report.joins),
+        "joined": joined,
+        "requests": sum(len(one.seconds) for one in report.responses),
+    }
+    footer = f"{made(at)}Simulated by penstock. The trace is {report.trace}."
+    lead = "A domain plan, run in virtual time with its real components before it is rolled out."
+    return page(f"Trial of domain {report.domain}", lead, facts, _parts(report, comparison), footer)
+
+
+def _parts(report: DomainReport, comparison: DomainComparison | None) -> Iterator[str]:
+    if comparison is not None:
+        yield _changes(comparison)
+    text = "Problems keep the domain from working as planned. Each request shows the finding."
+    yield section("Findings", text if report.findings else "Nothing is wrong.", table=_findings(report.findings))
+    text = "How long each component takes to join, in microseconds of virtual time. Others wait, or are refused."
+    times = [(one.component, _micro(one.seconds)) for one in report.joins if one.state == "joined"]
+    yield section("Joins", text, bars("Time to join", times, "a"), _joins(report.joins))
+    text = (
+        "Response times in microseconds: the latency of request and answer, the decision and its information, the rest."
+    )
+    yield section("Response times", text, _part_bars(report.responses), _times(report.responses))
+    for one in report.responses:
+        title = f"Response times of {one.component} to {one.action}"
+        text = f"{len(one.seconds)} requests that come at random times. Half take up to {_micro(one.at(0.5)):,} µs."
+        buckets = histogram(one.seconds)
+        rows = [[name, count] for name, count in buckets]
+        drawn = bars(title, buckets, "b")
+        yield section(title, text, drawn, table(title, ("up to (µs)", "requests"), rows))
+    busy = sorted(report.busy.items(), key=lambda pair: -pair[1])
+    text = "The share of time in which the processor of each component works while requests come, in thousandths."
+    shares = [(id_, round(share * 1_000)) for id_, share in busy]
+    rows = [[id_, share] for id_, share in shares]
+    yield section("Load", text, bars("Load", shares, "c"), table("Load", ("component", "thousandths"), rows))
+
+
+def _findings(findings: Sequence[PlanFinding]) -> str:
+    rows = [
+        [
+            str(one.level),
+            one.code,
+            one.where,
+            one.message,
+            json.dumps(one.request) if isinstance(one, DomainFinding) and one.request is not None else "",
+        ]
+        for one in findings
+    ]
+    return table("Findings", ("level", "code", "where", "finding", "request"), rows) if rows else ""
+
+
+def _joins(joins: Iterable[JoinOutcome]) -> str:
+    rows = [[one.component, str(one.kind), one.role, one.state, _micro(one.seconds), one.reason] for one in joins]
+    return table("Joins", ("component", "kind", "role", "state", "after (µs)", "reason"), rows)
+
+
+def _part_bars(responses: Iterable[ResponseTimes]) -> str:
+    items = [
+        (f"{one.component} {one.action}: {PARTS[name]}", _micro(one.parts[name])) for one in responses for name in PARTS
+    ]
+    return bars("Parts of response times", items, "a")
+
+
+def _times(responses: Iterable[ResponseTimes]) -> str:
+    rows = [
+        [
+            one.component,
+            one.action,
+            *(_micro(one.parts[name]) for name in PARTS),
+            _micro(one.at(0.5)),
+            _micro(one.at(0.99)),
+        ]
+        for one in responses
+    ]
+    return table("Response times", ("component", "action", *PARTS, "p50", "p99"), rows)
+
+
+def _changes(comparison: DomainComparison) -> str:
+    rows: list[list[object]] = [
+        [kind, one.code, one.where, one.message]
+        for kind, those in (("new", comparison.new), ("gone", comparison.gone), ("decision", comparison.decisions))
+        for one in those
+    ]
+    today = {(one.component, one.action): one for one in comparison.today.responses}
+    for one in comparison.planned.responses:
+        before = today.get((one.component, one.action))
+        if before is not None:
+            what = f"p99 {_micro(before.at(0.99)):,} µs → {_micro(one.at(0.99)):,} µs"
+            rows.append(["response time", "", f"components.{one.component}", f"{one.action}: {what}"])
+    change = comparison.change
+    text = "No role of today's domain changes."
+    if change is not None:
+        text = (
+            f"All components have applied the change after {change.seconds * 1e3:,.1f} ms. Of {change.requests:,} "
+            f"requests, {change.unanswered:,} ended without a decision. {len(change.lost)} components lost their roles."
+        )
+    return section("Compared with today", text, table=table("Changes", ("what", "code", "where", "change"), rows))
+
+
+def histogram(seconds: Sequence[float]) -> list[tuple[str, int]]:
+    """Return how many values are in each of some equal ranges, by its upper end in microseconds.
+
+    >>> histogram([0.001, 0.001, 0.003])[:1], histogram([0.001, 0.001, 0.003])[-1]
+    ([('1,100', 2)], ('3,000', 1))
+    """
+    if not seconds:
+        return []
+    least, most = min(seconds), max(seconds)
+    wide = (most - least) / _BUCKETS or 1.0
+    counts = [0] * _BUCKETS
+    for one in seconds:
+        counts[min(_BUCKETS - 1, int((one - least) / wide))] += 1
+    return [(f"{_micro(least + wide * (place + 1)):,}", count) for place, count in enumerate(counts)]
+
+
+def _micro(seconds: float) -> int:
+    return round(seconds * 1e6)

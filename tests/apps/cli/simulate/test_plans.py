@@ -1,0 +1,83 @@
+"""`penstock simulate domain` and `calibrate` as people run them."""
+
+import json
+from pathlib import Path
+
+from tests.apps.conftest import Shell
+from tests.simulate.plans.kit import SmallDomain
+
+from penstock.simulate.calibrate import read_times
+from penstock.simulate.simulation import SERVICES
+
+FEW = ("--requests", "3", "--rate", "100")
+
+
+def test_a_plan_that_works(penstock: Shell) -> None:
+    SmallDomain().load(penstock.folder)
+    ran = penstock.ok("simulate", "domain", "house.toml", *FEW, "--html", "trial.html")
+    assert ran.out.startswith("✓ house.toml: 4 components joined, 2 requests answered")
+    assert "door/open" in ran.out
+    page = (penstock.folder / "trial.html").read_text()
+    assert "Trial of domain house" in page
+    assert "the latency of the request" in page
+    assert "<script" not in page
+    # A page is not replaced, and nothing is run before that is known.
+    assert penstock("simulate", "domain", "house.toml", "--html", "trial.html").code == "file.exists"
+
+
+def test_problems_have_codes_and_an_exit_status(penstock: Shell) -> None:
+    SmallDomain(appointed=frozenset({"pep", "pip"})).load(penstock.folder)
+    ran = penstock("simulate", "domain", "house.toml", "--requests", "0", "-o", "json")
+    assert ran.status == 1
+    assert "simulate.problems" in ran.err
+    assert {"simulate.join-refused", "simulate.no-answer"} <= {one["code"] for one in ran.json["findings"]}
+    assert ran.json["ok"] is False
+
+
+def test_warnings_count_if_wanted(penstock: Shell) -> None:
+    domain = SmallDomain(policies={"doors": ("deny-overrides", "rule high { permit condition rank >= 3 }")})
+    domain.load(penstock.folder)
+    ran = penstock.ok("simulate", "domain", "house.toml", "--requests", "0")
+    assert "no policy of `DR(1)` decides about a request to `door/open` (simulate.policy-incomplete)" in ran.out
+    assert "for example user:" in ran.out
+    assert penstock("simulate", "domain", "house.toml", "--requests", "0", "--strict").status == 1
+
+
+def test_a_change_is_compared(penstock: Shell) -> None:
+    SmallDomain().load(penstock.folder / "today")
+    rules = "rule high { permit condition rank >= 5 }"
+    SmallDomain(policies={"doors": ("deny-unless-permit", rules)}).load(penstock.folder / "planned")
+    ran = penstock.ok(
+        "simulate", "domain", "planned/house.toml", "--compare", "today/house.toml", *FEW, "--html", "trial.html"
+    )
+    assert "requests to `door/open` that were Permit become Deny, such as user:" in ran.out
+    assert "DR(1): applied by all components after" in ran.out
+    assert "Compared with today" in (penstock.folder / "trial.html").read_text()
+
+
+def test_service_times_are_measured_and_read_again(penstock: Shell) -> None:
+    penstock.ok("simulate", "calibrate", "--out", "times.toml", "--steps", "4")
+    times = read_times(str(penstock.folder / "times.toml"))
+    assert times.seconds.keys() == SERVICES.keys()
+    assert times.of("sign") > 0
+    SmallDomain().load(penstock.folder)
+    ran = penstock.ok("simulate", "domain", "house.toml", *FEW, "--times", "times.toml", "-o", "json")
+    assert json.loads(ran.out)["ok"] is True
+
+
+def test_a_file_of_service_times_is_read_strictly(penstock: Shell) -> None:
+    for text, code in (
+        ("seconds = 1", "times.value"),
+        ("[seconds]\nsing = 1e-5", "times.unknown-key"),
+        ("[seconds]\nsign = 2", "times.value"),
+        ("[seconds", "times.syntax"),
+    ):
+        (penstock.folder / "times.toml").write_text(text)
+        SmallDomain().load(penstock.folder)
+        assert penstock("simulate", "domain", "house.toml", "--times", "times.toml").code == code, text
+
+
+def test_a_latency_is_a_range(penstock: Shell, tmp_path: Path) -> None:
+    SmallDomain().load(penstock.folder)
+    for wrong in ("5ms-1ms", "fast", "1ms-"):
+        assert penstock("simulate", "domain", "house.toml", "--latency", wrong).status == 2, wrong
