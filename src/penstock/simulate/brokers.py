@@ -1,0 +1,232 @@
+"""A network of real brokers and clients in a simulation, and the owner whose policy they follow.
+
+    network = BrokerNetwork(simulation, tree(1000, 4))
+    await network.start()                        # returns when all brokers know each other
+    await network.connect("r1", network.key("r1"), "b7")
+
+Brokers are the processes `b0`, `b1` and so on. They are `Node`s with real links, channels, decisions and signatures.
+They keep policy on their disks, and come back with it after a crash (`restart`).
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.client.client import Client
+from penstock.broker.client.connection import Caller
+from penstock.broker.core.reports import LinkReport
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.local.requests import Given, RequestReport
+from penstock.broker.node.machine import Machine
+from penstock.broker.node.node import Node
+from penstock.broker.wire.link import Endpoint
+from penstock.crypto.keys import SigningKey
+from penstock.errors import PenstockError
+from penstock.guard import DecisionRecord, Effect, Recorder
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.types import AttributeDefinition, TypeDefinition
+from penstock.model.values import AttributeSpec, Kind
+from penstock.simulate.disk import DiskKeep
+from penstock.simulate.simulation import Simulation
+from penstock.store.files.name_book import NameBook, WrittenNames
+from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
+from penstock.trust.certificates import Authorisation, Certificate, issue
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import sign_type
+from penstock.trust.policy_state import PolicyAuthor
+from penstock.trust.validity import ALWAYS, Validity
+
+if TYPE_CHECKING:
+    from penstock.model.principals import Principal
+
+OWNER: Final = SigningKey(hashlib.sha256(b"owner").digest())
+NETWORK: Final = NetworkName(OWNER.principal, "Simulated")
+READING: Final = TypeDefinition(
+    TypeName(OWNER.principal, "Reading"),
+    (
+        AttributeDefinition("event", "event", AttributeSpec(Kind.STRING)),
+        AttributeDefinition("value", "value", AttributeSpec(Kind.INTEGER)),
+    ),
+)
+SIGNED: Final = sign_type(READING, OWNER)
+#: seconds until a network that has just started must know all its brokers
+_COMPLETE: Final = 300.0
+
+Links = Sequence[tuple[int, int]]
+
+
+def tree(brokers: int, fan_out: int = 4) -> Links:
+    """Return the links of a tree: each broker calls its parent.
+
+    >>> tree(6, 4)
+    [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1)]
+    """
+    return [(number, (number - 1) // fan_out) for number in range(1, brokers)]
+
+
+def random_graph(brokers: int, degree: int, random: Random) -> Links:
+    """Return the links of a connected graph in which brokers have about so many neighbours."""
+    links = {(number, random.randrange(number)) for number in range(1, brokers)}
+    while len(links) < brokers * degree // 2:
+        one, other = sorted(random.sample(range(brokers), 2), reverse=True)
+        links.add((one, other))
+    return sorted(links)
+
+
+def key_of(name: str) -> SigningKey:
+    """Return the key of a process, always the same one."""
+    return SigningKey(hashlib.sha256(name.encode()).digest())
+
+
+def grant(name: str, *rights: Right, valid: Validity = ALWAYS) -> Certificate:
+    """Return a certificate for a process: rights on the type, or on the network."""
+    on_network = all(right.on_network for right in rights)
+    tag = (
+        network_tag(NETWORK.owner, NETWORK.name, rights)
+        if on_network
+        else event_tag(OWNER.principal, READING.name.name, None, rights)
+    )
+    return issue(Authorisation(OWNER.principal, key_of(name).principal, tag, False, valid), OWNER)
+
+
+class BrokerNetwork:
+    """See the module. Everything that brokers decide and deliver is noted, by the names of processes."""
+
+    def __init__(  # noqa: PLR0913  # named settings, each with a default
+        self,
+        simulation: Simulation,
+        links: Links,
+        *,
+        clients: Iterable[str] = (),
+        trust: TrustSettings | None = None,
+        limits: BrokerLimits | None = None,
+        durable: bool = True,
+    ) -> None:
+        self.simulation = simulation
+        self.limits = limits or BrokerLimits()
+        self.brokers = [f"b{number}" for number in range(1 + max(map(max, links), default=0))]
+        self.nodes: dict[str, Node] = {}
+        #: what the owner says
+        self.author = PolicyAuthor(OWNER)
+        self._peers: dict[str, list[str]] = {name: [] for name in self.brokers}
+        for one, other in links:
+            self._peers[f"b{one}"].append(f"b{other}")
+        self._trust = trust or TrustSettings(strict=False)
+        self._durable = durable
+        self._names: dict[Principal, str] = {}
+        for name in (*self.brokers, *clients):
+            self._names[key_of(name).principal] = name
+        #: who may connect; what it may do beyond that, the owner says
+        self._connect = [grant(name, Right.CONNECT) for name in clients]
+
+    # --- Brokers -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all brokers, and return when they know each other. Raises `TimeoutError`."""
+        await asyncio.gather(*(self.restart(name) for name in self.brokers))
+        await self.until(lambda: all(len(node.brokers()) == len(self.brokers) for node in self.nodes.values()))
+
+    async def until(self, holds: Callable[[], bool], seconds: float = _COMPLETE) -> None:
+        """Wait until something holds. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            while not holds():
+                await asyncio.sleep(0.05)
+
+    async def restart(self, name: str) -> None:
+        """Start a broker, also one that has crashed."""
+        await self.simulation.start(name, self._run(name))
+
+    async def _run(self, name: str) -> None:
+        simulation, key = self.simulation, key_of(name)
+        clock, process, numbers = simulation.clock(name), simulation.process(name), count(1)
+        recorder = Recorder(
+            source=name,
+            sink=lambda record: self._decided(name, record),
+            clock=clock.date,
+            timer=lambda: 0,
+            ids=lambda: f"{name}-{next(numbers)}",
+        )
+        disk = simulation.disk(name)
+        machine = Machine(
+            steady=clock.steady,
+            worked=lambda: process.spent,
+            background=disk.background,
+            listen=simulation.network.listener(name),
+        )
+        settings = NodeSettings(
+            key=key,
+            network=NETWORK,
+            peers=tuple(simulation.network.address(name, peer, key_of(peer).principal) for peer in self._peers[name]),
+            credentials=Credentials.of(*self._connect, grant(name, *BROKER_RIGHTS), grant(name, Right.ROUTE)),
+            types=(SIGNED,),
+            operators=frozenset({OWNER.principal}),
+            trust=self._trust,
+            limits=self.limits,
+            random=simulation.random(name).randbytes,
+        )
+        node = Node(
+            settings,
+            recorder,
+            clock=clock.date,
+            machine=machine,
+            reported=lambda report: self._reported(name, report),
+            keep=DiskKeep(disk) if self._durable else None,
+        )
+        self._note_deliveries(name, node)
+        self.nodes[name] = node
+        await node.start()
+
+    def _note_deliveries(self, name: str, node: Node) -> None:
+        """Note what a broker sends to its readers."""
+        path = node.core.path
+        write = path.write
+
+        def noting(given: Given) -> None:
+            if given.session in path.links:
+                reader = self._names.get(path.links[given.session].peer.principal, "?")
+                for event in given.events:
+                    shown = tuple(attribute for attribute, value in event.values.items() if value is not None)
+                    self.simulation.note(
+                        name,
+                        "delivered",
+                        reader=reader,
+                        topic=given.type.name.name,
+                        event=str(event.values["event"]),
+                        shown=shown,
+                    )
+            write(given)
+
+        path.write = noting  # type: ignore[method-assign]  # only this one broker's
+
+    def _decided(self, name: str, record: DecisionRecord) -> None:
+        if record.action is Right.SUBSCRIBE and record.decision is None and isinstance(record.resource, TypeName):
+            shows = tuple(one.name for one in READING.attributes) if record.effect is Effect.PERMIT else ()
+            reader = self._names.get(record.principal, "?")
+            self.simulation.note(name, "decided", reader=reader, topic=record.resource.name, shows=shows)
+
+    def _reported(self, name: str, report: RequestReport | LinkReport | PenstockError) -> None:
+        self.simulation.note(name, "report", code=report.code)
+
+    # --- Clients -------------------------------------------------------------------------------------------------
+
+    def client(self, name: str, broker: str, **more: Any) -> Client:
+        """Return a client of a broker, which belongs to the process `name`."""
+        simulation = self.simulation
+        endpoint = Endpoint(
+            key=OWNER if name == "owner" else key_of(name),
+            network=NETWORK,
+            limits=self.limits,
+            random=simulation.random(name).randbytes,
+        )
+        caller = Caller(
+            address=simulation.network.address(name, broker, key_of(broker).principal),
+            endpoint=endpoint,
+            credentials=more.pop("credentials", Credentials()),
+            timeout=more.pop("timeout", 10.0),
+            clock=simulation.clock(name).date,
+        )
+        return Client(caller, (SIGNED,), more.pop("patience", 60.0), WrittenNames(lambda: NameBook.of({})))

@@ -1,0 +1,273 @@
+"""Two worlds of brokers and their clients: `brokers`, where requests come and go, and `revocation`, where rights do.
+
+Brokers are `b0` to `b4`, in a ring with a chord. Publishers `p0` and `p1` and readers `r0` to `r2` are clients of
+different brokers. The process `owner` hands policy events in.
+
+Steps:
+
+- `publish PUBLISHER EVENT`
+- `subscribe READER` and `unsubscribe READER`
+- `grant READER` and `revoke READER`: the owner changes the reader's right.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.client.client import Client, Feed, Subscription
+from penstock.errors import PenstockError, RefusedError
+from penstock.simulate.brokers import OWNER, READING, BrokerNetwork, grant
+from penstock.simulate.scenario import SimulationStep
+from penstock.simulate.simulation import START, Simulation
+from penstock.trust.capabilities import Right
+from penstock.trust.policy_events import Change, PolicyEvent, Revoke
+from penstock.trust.policy_state import publish
+from penstock.trust.validity import Validity
+
+if TYPE_CHECKING:
+    from penstock.model.events import Event
+    from penstock.trust.certificates import Certificate
+    from penstock.trust.signed import SignedValue
+
+_LINKS: Final = ((1, 0), (2, 1), (3, 2), (4, 3), (4, 0), (3, 0))
+_HOMES: Final = {"p0": "b0", "p1": "b2", "r0": "b1", "r1": "b3", "r2": "b4", "owner": "b0"}
+_PUBLISHERS: Final = ("p0", "p1")
+_READERS: Final = ("r0", "r1", "r2")
+_TOPIC: Final = READING.name.name
+#: seconds between two attempts of a client
+_AGAIN: Final = 0.5
+#: seconds in which everything must be whole again when faults have stopped, and for the last events to arrive
+_SETTLES: Final = 240.0
+_ARRIVES: Final = 10.0
+
+
+class BrokersWorld:
+    """See the module."""
+
+    name = "brokers"
+    fault_kinds: tuple[str, ...] = (
+        *("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
+    )
+    processes = ("b0", "b1", "b2", "b3", "b4", *_HOMES)
+    seconds = 40.0
+    #: the steps, and how often each is drawn
+    _shares: Mapping[str, int] = {"publish": 8, "subscribe": 1, "unsubscribe": 1}
+
+    def __init__(self, options: Mapping[str, int]) -> None:
+        del options
+        self._clients: dict[str, Client] = {}
+        self._feeds: dict[str, Feed[Event]] = {}
+        self._subscriptions: dict[str, Subscription[Event]] = {}
+        #: the readers that want to read
+        self._reading = set(_READERS)
+        #: the certificate of each reader that may read, and how many there were
+        self._rights: dict[str, Certificate] = {}
+        self._issued = 0
+        #: changes that the owner has not signed, each with the reader whose right it revokes; and those not handed in
+        self._changes: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
+        self._unsent: list[tuple[SignedValue[PolicyEvent], str]] = []
+
+    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+        """Draw events of both publishers, and changes of requests or rights."""
+        found: list[SimulationStep] = []
+        for number in range(size):
+            (kind,) = random.choices([*self._shares], [*self._shares.values()])
+            arguments = (random.choice(_PUBLISHERS), f"e{number}") if kind == "publish" else (random.choice(_READERS),)
+            found.append(SimulationStep(round(random.uniform(0, self.seconds), 3), kind, arguments))
+        return (*sorted(found, key=lambda step: step.at),)
+
+    # --- Processes -----------------------------------------------------------------------------------------------
+
+    async def start(self, simulation: Simulation) -> None:
+        """Start the brokers, grant everybody's rights, and connect all clients."""
+        self._simulation = simulation
+        self._network = BrokerNetwork(simulation, _LINKS, clients=_HOMES)
+        await self._network.start()
+        await self.restart("owner")
+        writing = [grant(name, Right.PUBLISH) for name in _PUBLISHERS]
+        self._changes.put_nowait((publish(*writing), ""))
+        for reader in _READERS:
+            self._grant(reader)
+        await self._network.until(lambda: len(self._known()) == len(self._network.brokers))
+        for name in (*_PUBLISHERS, *_READERS):
+            await self.restart(name)
+        await self._network.until(lambda: len(self._feeds) + len(self._subscriptions) == len(_HOMES) - 1)
+
+    async def restart(self, process: str) -> None:
+        """Start a process, also one that has crashed."""
+        if process not in _HOMES:
+            await self._network.restart(process)
+        elif process == "owner":
+            self._simulation.start(process, self._own())
+        else:
+            work = self._publish_from(process) if process in _PUBLISHERS else self._read(process)
+            self._simulation.start(process, work)
+
+    def _known(self) -> list[int]:
+        """Return how many changes of the owner each broker has, without those that have none."""
+        states = [node.policies.status().get(str(OWNER.principal)) for node in self._network.nodes.values()]
+        return [state["number"] for state in states if isinstance(state, dict) and state["number"]]  # type: ignore[misc]
+
+    async def _connected(self, name: str) -> Client:
+        """Connect a client, however often that takes. It connects again by itself from then on."""
+        while True:
+            client = self._network.client(name, _HOMES[name])
+            try:
+                await client.__aenter__()
+            except PenstockError:
+                await asyncio.sleep(_AGAIN)
+            else:
+                self._clients[name] = client
+                return client
+
+    async def _publish_from(self, name: str) -> None:
+        self._feeds.pop(name, None)
+        client = await self._connected(name)
+        while name not in self._feeds:
+            try:
+                self._feeds[name] = await client.advertise(READING.name)
+            except PenstockError:
+                await asyncio.sleep(_AGAIN)
+
+    async def _read(self, name: str) -> None:
+        self._subscriptions.pop(name, None)
+        client = await self._connected(name)
+        while True:
+            subscription = self._subscriptions.get(name)
+            try:
+                if name in self._reading and subscription is None:
+                    self._subscriptions[name] = await client.subscribe(READING.name)
+                elif name not in self._reading and subscription is not None:
+                    await subscription.unsubscribe()
+                    del self._subscriptions[name]
+                elif subscription is not None:
+                    with suppress(TimeoutError):
+                        event = await subscription.next(_AGAIN)
+                        self._simulation.note(name, "received", event=str(event["event"]))
+                    continue
+            except PenstockError as error:
+                if isinstance(error, RefusedError) and subscription is not None:
+                    self._subscriptions.pop(name, None)
+            await asyncio.sleep(_AGAIN)
+
+    # --- The owner -----------------------------------------------------------------------------------------------
+
+    def _grant(self, reader: str) -> None:
+        if reader in self._rights:
+            return
+        # Each certificate has another id: one that was revoked stays so.
+        self._issued += 1
+        begins = datetime.fromtimestamp(START, UTC) - timedelta(days=1, seconds=self._issued)
+        self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=Validity.between(begins))
+        self._simulation.note("owner", "granted", reader=reader, topic=_TOPIC)
+        self._changes.put_nowait((publish(right), ""))
+
+    def _revoke(self, reader: str) -> None:
+        right = self._rights.pop(reader, None)
+        if right is not None:
+            self._changes.put_nowait((Revoke((right.id,)), reader))
+
+    async def _own(self) -> None:
+        """Sign changes of policy one after the other, and hand each in until a broker has taken it.
+
+        What the owner has signed it must not sign again otherwise; so it is on a disk, which this process leaves out.
+        """
+        author, note = self._network.author, self._simulation.note
+        client = await self._connected("owner")
+        while True:
+            if not self._unsent:
+                change, revoked = await self._changes.get()
+                now = datetime.fromtimestamp(START + self._simulation.time, UTC)
+                self._unsent.append((author.change(now, change), revoked))
+            signed, revoked = self._unsent[0]
+            try:
+                await client.evolve(signed.to_bytes())
+            except PenstockError as error:
+                note("owner", "not handed in", code=error.code)
+                await asyncio.sleep(_AGAIN)
+                continue
+            self._unsent.pop(0)
+            note("owner", "acknowledged", of="policy", change=str(signed.value.number))
+            if revoked:
+                self._simulation.start("watch", self._watch(revoked, signed.value.number))
+
+    async def _watch(self, reader: str, number: int) -> None:
+        """Note that a revocation is complete as soon as a broker says so, unless the right is given again."""
+        network = self._network
+        while reader not in self._rights:
+            for name, node in network.nodes.items():
+                with suppress(PenstockError):
+                    if self._simulation.runs(name) and node.policies.completion(OWNER.principal, number).complete:
+                        self._simulation.note(name, "revoked", reader=reader, topic=_TOPIC, number=number)
+                        return
+            await asyncio.sleep(0.02)
+
+    # --- Steps ---------------------------------------------------------------------------------------------------
+
+    async def perform(self, step: SimulationStep) -> None:
+        """Perform a step. Raises `ValueError` for one that does not exist."""
+        name = step.arguments[0]
+        match step.name:
+            case "publish":
+                if name in self._feeds and self._simulation.runs(name):
+                    self._simulation.start(name, self._publish(name, step.arguments[1]))
+            case "subscribe":
+                self._reading.add(name)
+            case "unsubscribe":
+                self._reading.discard(name)
+            case "grant":
+                self._grant(name)
+            case "revoke":
+                self._revoke(name)
+            case _:
+                raise ValueError(step.name)
+
+    async def _publish(self, name: str, event: str) -> None:
+        try:
+            await self._feeds[name].publish(event=event, value=1)
+        except PenstockError as error:
+            self._simulation.note(name, "not published", event=event, code=error.code)
+        else:
+            self._simulation.note(name, "published", event=event)
+
+    async def settle(self) -> None:
+        """Wait until all brokers know each other and the owner's policy, and let the last events arrive."""
+        with suppress(TimeoutError):
+            await self._network.until(self._whole, _SETTLES)
+        await asyncio.sleep(_ARRIVES)
+        for name in _PUBLISHERS:
+            self._simulation.start(name, self._publish(name, f"last of {name}"))
+            for reader in sorted(self._reading & self._rights.keys()):
+                self._simulation.note("owner", "promised", reader=reader, event=f"last of {name}")
+        await asyncio.sleep(_ARRIVES)
+        number = self._network.author.number
+        for name, node in self._network.nodes.items():
+            known = node.policies.status().get(str(OWNER.principal))
+            last = known["number"] if isinstance(known, dict) else 0
+            changes = tuple(str(change) for change in range(1, number + 1) if change <= int(str(last)))
+            self._simulation.note(name, "replica", of="policy", state=str(last))
+            self._simulation.note(name, "holds", of="policy", changes=changes)
+            self._simulation.note(name, "replica", of="brokers", state=len(node.brokers()))
+
+    def _whole(self) -> bool:
+        network = self._network
+        return (
+            self._changes.empty()
+            and not self._unsent
+            and all(self._simulation.runs(name) for name in self.processes)
+            and all(len(node.brokers()) == len(network.brokers) for node in network.nodes.values())
+            and set(self._known()) == {network.author.number}
+            and all(client.peer is not None for client in self._clients.values())
+            and len(self._feeds) == len(_PUBLISHERS)
+            and self._subscriptions.keys() == self._reading
+        )
+
+
+class RevocationWorld(BrokersWorld):
+    """See the module."""
+
+    name = "revocation"
+    _shares: Mapping[str, int] = {"publish": 8, "grant": 1, "revoke": 1}
