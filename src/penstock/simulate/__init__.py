@@ -4,7 +4,7 @@
 - `simulation` is one run: its seed, clocks, processes, service times, log and trace.
 - `network` carries messages and links between processes, `fabric` is a fabric across it, `disk` the disk of a process.
 - `calibrate` measures service times on this machine, and keeps them in a file.
-- `brokers` is a network of real brokers and clients.
+- `brokers` is a network of real brokers and clients, `routers` a large one of routers alone.
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
 - `checkers` reads a log, and finds what must not be.

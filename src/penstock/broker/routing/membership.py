@@ -10,7 +10,7 @@ versions meet (paper 5, section 4.4). When a broker comes or goes, only the type
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -307,6 +307,11 @@ class Membership:
         if self._own_disclosure is not None:
             own.append(self.disclose(self._own_disclosure.data))
         return own
+
+    def introduce(self, announcements: Iterable[Announcement], now: float) -> None:
+        """Know brokers by their last announcements, which are not verified."""
+        self._known.update({one.broker: _Known(one, now) for one in announcements if one.broker != self.me})
+        self._view = None
 
     def hear(self, announcement: Announcement, now: float, source: Principal | None = None) -> Announcement | None:
         """Process an announcement that a neighbour sent; return the announcement to forward, if any.

@@ -111,6 +111,16 @@ class Router:
         self._down(peer)
         return self._settle()
 
+    def introduce(self, announcements: Iterable[Announcement], now: float) -> list[Output]:
+        """Know brokers by their last announcements, which are not verified or forwarded: everybody knows them."""
+        self._members.introduce(announcements, now)
+        return self._settle()
+
+    @property
+    def announcement(self) -> Announcement:
+        """The last announcement of this broker."""
+        return self._members.own
+
     def receive(self, peer: Principal, hop: Hop, now: float) -> list[Output]:
         """Process a neighbour's message. A neighbour that breaks the protocol is cut off."""
         neighbour = self._neighbours.get(peer)
@@ -472,7 +482,8 @@ class Router:
 
     def _settle(self) -> list[Output]:
         """Compute the messages to neighbours that follow from what happened, and return all outputs."""
-        if self._view is not self._members.view:
+        # Without trees nothing depends on the network, which brokers that start hear about one by one.
+        if self._forest.trees and self._view is not self._members.view:
             self._view = self._members.view
             self._forest.find_parents()
         self._forest.rekey()
