@@ -4,6 +4,7 @@ One module for each paper has its experiments:
 
 - `moderator`: conflicts between rules (paper 1).
 - `pubsub`: authorization over publish/subscribe (paper 3).
+- `data_centric`: authorization components (paper 4).
 - `capabilities`: the dissertation on capabilities (paper 5).
 
 The frame:
@@ -17,6 +18,9 @@ What they measure with, and benchmarks too:
 
 - `timing`: times of jobs that take turns.
 - `processes`: processes that are told what to do line by line.
+- `access_requests`: the response time of an access request, and its parts.
+- `component_domain`: a domain of 1,046 components.
+- `hop_counts`: routers of a large network, and the hops of events.
 - `availability`: decision points that fail and are repaired, in virtual time.
 - `response_times`: decision points in processes of their own, and how long they take to answer.
 - `roles`: the roles that processes of experiments play.

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
@@ -19,6 +20,7 @@ from penstock.simulate.experiments.experiment import (
     PaperComparison,
     near,
 )
+from penstock.simulate.experiments.hop_counts import BrokerGraph, HopCounts, count_hops, random_links
 from penstock.simulate.experiments.sealed_delivery import SealingNetwork, in_turn, name_of
 from penstock.simulate.experiments.signed_types import (
     DEFINITION,
@@ -273,6 +275,65 @@ def _figure_79(lab: Laboratory) -> ExperimentFindings:
     return found.findings("Throughput of sealed events with plaintext beside", comparisons)
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Section 7.7.3: hops.
+
+_BROKERS, _DEGREE, _GROUPS, _DRAWS = 2_000, 16, 50, 5
+#: average hops that the paper prints, by groups: attribute level and event level
+_HOPS: Final = MappingProxyType({3: (9.0, 30.8), 10: (24.2, 251.0)})
+
+
+def _figure_710(lab: Laboratory) -> ExperimentFindings:
+    brokers, degree, groups, draws = lab.pick((_BROKERS, _DEGREE, _GROUPS, _DRAWS), (60, 6, 10, 2))
+    random = Random(1)  # noqa: S311  # the same hops in each run
+    graph = BrokerGraph(random_links(brokers, degree, random))
+    drawn = [count_hops(graph, groups, random) for _ in lab.each(range(draws))]
+    found = [
+        HopCounts(*(statistics.mean(getattr(one[place], name) for one in drawn) for name in HopCounts.__slots__))
+        for place in range(groups)
+    ]
+    numbers = range(1, groups + 1)
+    shown = [number for number in (1, 2, 3, 5, 10, 20, 30, 40, 50) if number <= groups]
+    rows = []
+    for number in shown:
+        one, printed = found[number - 1], _HOPS.get(number)
+        rows.append(
+            (
+                str(number),
+                "-" if printed is None else f"{printed[0]} and {printed[1]}: {printed[1] / printed[0]:.1f}",
+                f"{one.attribute_level:.1f}",
+                f"{one.event_level:.1f}",
+                f"{one.event_level / one.attribute_level:.1f}",
+                f"{one.own_types:.1f}",
+            )
+        )
+    otherwise = "The paths of an overlay of Pastry differ from those of a random graph."
+    comparisons = [
+        near(
+            f"event level / attribute level, {number} groups",
+            round(printed[1] / printed[0], 1),
+            found[number - 1].event_level / found[number - 1].attribute_level,
+            otherwise,
+        )
+        for number, printed in _HOPS.items()
+    ]
+    lines = [
+        ChartLine("attribute level", [(n, found[n - 1].attribute_level) for n in numbers]),
+        ChartLine("event level", [(n, found[n - 1].event_level) for n in numbers]),
+        ChartLine("own type for each group", [(n, found[n - 1].own_types) for n in numbers]),
+    ]
+    chart = LineChart("Hops of publications by groups of subscribers", "groups", "hops", lines, log_y=True)
+    instead = {
+        "network": f"{brokers:,} brokers in a random graph of degree {degree}, whose paths are about as long as those "
+        f"of Pastry; mean of {draws} publishers with their subscribers",
+        "event level": "one event of a sub-type for each group, which reaches all subscribers of the super-type, as "
+        "the paper's hops for each publication show",
+        "own type for each group": "if each group subscribes to its own type alone, events go only where they are read",
+    }
+    headings = ("groups", "paper", "attribute level", "event level", "event / attribute level", "own types")
+    return ExperimentFindings(headings, rows, comparisons, chart, instead)
+
+
 EXPERIMENTS: Final = (
     Experiment(
         "capabilities-table4.7",
@@ -318,5 +379,14 @@ EXPERIMENTS: Final = (
         ExperimentMethod.TIMED,
         _SEALED,
         _figure_79,
+    ),
+    Experiment(
+        "capabilities-fig7.10",
+        Paper.CAPABILITIES,
+        "Figure 7.10",
+        "Hops if attribute level encryption is emulated with sub-types",
+        ExperimentMethod.COUNTED,
+        {"brokers": "2,000", "groups": "1 to 50", "publishers": "1"},
+        _figure_710,
     ),
 )

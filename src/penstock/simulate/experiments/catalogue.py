@@ -3,12 +3,13 @@
 from typing import Final
 
 from penstock.errors import MalformedError, did_you_mean
-from penstock.simulate.experiments import capabilities, moderator, pubsub
+from penstock.simulate.experiments import capabilities, data_centric, moderator, pubsub
 from penstock.simulate.experiments.experiment import Experiment
 
 CATALOGUE: Final[tuple[Experiment, ...]] = (
     *moderator.EXPERIMENTS,
     *pubsub.EXPERIMENTS,
+    *data_centric.EXPERIMENTS,
     *capabilities.EXPERIMENTS,
 )
 
