@@ -16,7 +16,8 @@ from penstock.pipeline.frames import micros
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv, run_ingest
 from penstock.pipeline.ingest.mapping import BoundMapping, CsvLayout, read_mapping
-from penstock.pipeline.ingest.records import ORIGINAL, POSITION
+from penstock.pipeline.ingest.records import COLUMNS, ORIGINAL, POSITION, csv_records
+from penstock.pipeline.ingest.records import FIELDS as SPLIT
 
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST, _ = define()
@@ -162,6 +163,31 @@ def test_files_become_what_the_reference_makes_of_them(spark: SparkSession, cont
         compare(ingested, table(content, BOUND))
 
 
+@settings(
+    deadline=None,
+    max_examples=examples(5),
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(contents())
+@example(TOP + b"\n" + line() + b"\r\n\r")
+def test_records_that_spark_splits_are_those_of_the_reference(spark: SparkSession, content: bytes) -> None:
+    layout = CsvLayout()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.csv").write_bytes(content)
+        rows = sorted(csv_records(spark.read, folder, layout).collect(), key=lambda row: int(row[POSITION]))
+    header, *expected = split(content, layout)
+    assert [(row[POSITION], bytes(row[ORIGINAL])) for row in rows] == [(one.line, one.original) for one in expected]
+    for row, one in zip(rows, expected, strict=True):
+        assert row[COLUMNS] == [name.decode() for name in header.fields if name is not None]
+        readable = None not in one.fields and is_utf8(one.original)
+        assert row[SPLIT] == ([(field or b"").decode() for field in one.fields] if readable else None)
+
+
+def is_utf8(data: bytes) -> bool:
+    return data.decode(errors="replace").encode() == data
+
+
 @settings(deadline=None, max_examples=examples(300))
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_the_reference_loses_no_octet(content: bytes) -> None:
@@ -226,7 +252,7 @@ def test_other_delimiters_and_quotes(spark: SparkSession, tmp_path: Path) -> Non
     ):
         bound = one_line(header="false", **options)
         ingested = ingest_table(read_csv(spark.read, str(tmp_path), bound.mapping.csv), bound, AT)
-        rows = collected(ingested.tagged)
+        rows = sorted(collected(ingested.tagged), key=lambda row: b"|" in row[ORIGINAL])
         assert [row[REASON] for row in rows] == reasons
         sensor = FIRST.event_type.by_name["sensor"].id
         assert rows[0][sensor] == ('a"b;' if reasons[0] is None else None)

@@ -29,6 +29,7 @@ from penstock.pipeline.ingest.ingest import (
     read_parquet,
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
+from penstock.pipeline.ingest.texts import RecordError
 from penstock.pipeline.small import records
 from penstock.pipeline.small.folders import NotSmallError
 
@@ -63,7 +64,7 @@ def without_spark(found: Iterable[records.SmallRecord], types: Iterable[object])
     for record in found:
         try:
             event = record.read()
-        except records.RecordError as problem:
+        except RecordError as problem:
             rows[problem.code, problem.words, record.file, record.position, record.original] += 1
             continue
         by_id = {event.event_type.by_name[name].id: value for name, value in event.values.items()}

@@ -28,7 +28,7 @@ from penstock.pipeline.conflicts.forms import key_of
 from penstock.pipeline.frames import literal, quoted
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.ingest.records import ORIGINAL as RECORD
-from penstock.pipeline.ingest.records import PROBLEM, csv_columns, csv_rows, is_one_json, place_text, read_csv
+from penstock.pipeline.ingest.records import PROBLEM, csv_columns, csv_records, csv_rows, is_one_json, place_text
 from penstock.pipeline.outputs import reading
 from penstock.selector import ALWAYS
 from penstock.selector.limits import SELECTOR_LENGTH
@@ -140,7 +140,7 @@ def _csv(spark: SparkSession, path: str, columns: Iterable[str]) -> DataFrame:
     layout = CsvLayout()
     there = set(csv_columns(spark, path, layout))
     known = [name for name in columns if name in there]
-    rows = csv_rows(read_csv(spark.read, path, layout), known)
+    rows = csv_rows(csv_records(spark.read, path, layout), known)
     # Keep the place of a row: the rest of the table does not have it.
     line = F.concat(place_text(), F.lit(": "), F.rtrim(quoted(RECORD).cast("string"), F.lit("\r\n")))
     return rows.select(line.alias(_ORIGINAL), quoted(PROBLEM).alias(_BROKEN), *map(quoted, known))

@@ -10,6 +10,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.errors import MalformedError
 from penstock.model.names import AttributeId
@@ -20,10 +21,17 @@ from penstock.pipeline.event_columns import QUARANTINE as QUARANTINE
 from penstock.pipeline.event_columns import REASON as REASON
 from penstock.pipeline.event_columns import TYPE as TYPE
 from penstock.pipeline.event_columns import WORDS as WORDS
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted, transit_schema
+from penstock.pipeline.ingest.csv_columns import CsvTable
+from penstock.pipeline.ingest.mapping import BoundMapping
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
 
 _PROBLEM: Final = "@problem"
+_PLACED: Final = (
+    *(StructField(name, StringType()) for name in (REASON, WORDS, FILE)),
+    StructField(POSITION, LongType()),
+    StructField(ORIGINAL, BinaryType()),
+)
 # Letters one by one: Java looks these up in a table, and a range of them is a function that it calls for each letter.
 _BASE32: Final = "[abcdefghijklmnopqrstuvwxyz234567]"
 _PRINCIPAL: Final = f"\\A(?:ed25519|threshold):{_BASE32}{{51}}[aq]\\z"
@@ -110,6 +118,21 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
         *(F.when(good, quoted(name)).alias(name) for name in METADATA),
         *(F.when(good, merged.get(id_, literal(None, kind))).alias(str(id_)) for id_, kind in kinds.items()),
     )
+
+
+def tag_csv(files: DataFrame, bound: BoundMapping, at: datetime) -> DataFrame:
+    """Return the same of CSV files, which tasks read column by column."""
+    table, own = CsvTable.of(bound), {str(a.id): a.spec.kind for a in bound.event_type.attributes}
+    event, names = transit_schema((bound.event_type,)), [one.name for one in table.events]
+    schema = StructType([*_PLACED, *(event[name] for name in names)])
+    checked = files.select(quoted(FILE), quoted(ORIGINAL)).mapInArrow(table.read, schema)
+    added = {
+        INGESTED: literal(at, Kind.TIMESTAMP),
+        TYPE: F.lit(str(bound.event_type.name)),
+        **{name: literal(None, kind) for name, kind in own.items() if name not in names},
+    }
+    wanted = (*QUARANTINE, TYPE, *METADATA, *own)
+    return checked.select(*(added[name].alias(name) if name in added else quoted(name) for name in wanted))
 
 
 def metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:

@@ -1,4 +1,4 @@
-"""Rows of CSV and Parquet files as typed events, by a mapping."""
+"""CloudEvents, and rows of Parquet files, as typed events."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +32,8 @@ from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
 from penstock.pipeline.frames import literal, quoted
 from penstock.pipeline.ingest.event_frames import CheckedRecords, Version
-from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, MappedFormat, Origin
+from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, Origin
 from penstock.pipeline.ingest.records import (
-    COLUMNS,
-    FIELDS,
     FILE,
     ORIGINAL,
     PLACE,
@@ -43,12 +41,10 @@ from penstock.pipeline.ingest.records import (
     Converted,
     RecordProblem,
     constant,
-    csv_problems,
     from_column,
     from_json,
     from_text,
     given,
-    is_empty,
     line_text,
 )
 from penstock.pipeline.limits import TABLE_FILES
@@ -237,7 +233,7 @@ def _local(spark: SparkSession, file: str) -> list[str] | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rows of CSV and Parquet files as typed events, by a mapping.
+# Rows of Parquet files as typed events, by a mapping.
 
 
 _TEXT: Final = AttributeSpec(Kind.STRING)
@@ -263,13 +259,13 @@ class _Table:
 
 
 def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] = ()) -> CheckedRecords:
-    """Check records against a mapping; `lacking` are Parquet files that lack one of its columns.
+    """Check Parquet records against a mapping; `lacking` are files that lack one of its columns.
 
     Raises `MalformedError` (`mapping.column`) for a Parquet column that is absent, or of a type that cannot be an
     attribute of its kind.
     """
     mapping = bound.mapping
-    table = _csv(records, bound) if mapping.format is MappedFormat.CSV else _parquet(records, bound, lacking)
+    table = _parquet(records, bound, lacking)
     # What values and problems both use is a column first: a text without its blanks.
     origins = (mapping.id, mapping.time, mapping.source, *mapping.attributes.values())
     read = [origin for origin in origins if isinstance(origin, FromColumn)]
@@ -300,43 +296,6 @@ def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] 
         problems=table.problems,
         versions=[Version(bound.event_type, values)],
     )
-
-
-def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
-    columns, fields = quoted(COLUMNS), quoted(FIELDS)
-    declared = bound.mapping.csv.columns
-    cells = {name: _Cell(quoted(f"@{number}"), StringType()) for number, name in enumerate(bound.columns)}
-    texts = [F.get(fields, _index(name, declared)).alias(f"@{number}") for number, name in enumerate(bound.columns)]
-    if declared is None:
-        # A record that has all its fields has all columns, and its header is not searched again.
-        there = _all([F.array_contains(columns, name) for name in bound.columns])
-        right = _all([cell.column.isNotNull() for cell in cells.values()]) | there
-    else:
-        right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
-    no_text, *others = csv_problems()
-    problems = [
-        no_text,
-        RecordProblem(is_empty(quoted(ORIGINAL)), "ingest.empty", "an empty line"),
-        RecordProblem(
-            ~F.coalesce(right, F.lit(False)), "ingest.header", "the header is not the one that the mapping needs"
-        ),
-        *others,
-    ]
-    return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
-
-
-def _all(conditions: Sequence[Column]) -> Column:
-    """Return where all conditions are true. Of hundreds, each within the next, Spark could not plan the expression."""
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return _all(conditions[:half]) & _all(conditions[half:])
-
-
-def _index(name: str, declared: tuple[str, ...] | None) -> Column:
-    if declared is not None:
-        return F.lit(declared.index(name) if name in declared else -1)
-    return (F.array_position(quoted(COLUMNS), F.lit(name)) - F.lit(1)).cast("int")
 
 
 def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) -> _Table:

@@ -7,7 +7,8 @@ Each source is three steps, of which only the first touches files:
     run       run_ingest(ingested, write)         persists, writes, counts what is stored, raises when a record was lost
 
 Types come in verified: `verify_type` is called once, on the driver. The steps are `DataFrame -> DataFrame`, in native
-expressions, so that they work through Spark Connect and on streams; for streams, `run` belongs into `foreachBatch`.
+expressions, and for CSV in Arrow (`csv_columns`). So they work through Spark Connect and on streams; for streams, `run`
+belongs into `foreachBatch`.
 
 A record is good if `Event.of` would take it. Every other one is in quarantine under the first reason that was found:
 
@@ -30,10 +31,10 @@ from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
-from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, tag
+from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, tag, tag_csv
 from penstock.pipeline.ingest.formats import check_envelopes, check_table
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking
-from penstock.pipeline.ingest.mapping import BoundMapping
+from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
@@ -105,6 +106,8 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
     CSV file says so itself. Raises `MalformedError` (`mapping.column`) for a Parquet column that no file has, or of a
     wrong type; never for a record.
     """
+    if bound.mapping.format is MappedFormat.CSV:
+        return Ingested(tag_csv(records, bound, at), (bound.event_type,))
     return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
 
 

@@ -4,8 +4,9 @@
     @position  bigint   the line of the file at which it begins, or the row, from 1, if known
     @original  binary   the record as it was in the file
 
-Lines and CSV keep the bytes of the input, valid UTF-8 or not. CSV records have two more columns, `@columns` and
-`@fields`. Parquet records have `@row`, and as their original the row as JSON, because a row has no bytes of its own.
+Lines and CSV keep the bytes of the input, valid UTF-8 or not. Records of CSV that Spark splits (`csv_records`) have two
+more columns, `@columns` and `@fields`. Parquet records have `@row`, and as their original the row as JSON, because a
+row has no bytes of its own.
 """
 
 import re
@@ -291,7 +292,19 @@ def read_parquet(reader: Reader, path: str) -> DataFrame:
 
 
 def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
-    """Return the records of CSV files, split into fields. The header is not a record.
+    """Return CSV files, or their lines if every line is a record, for `ingest_table`, which splits them in tasks."""
+    if not layout.multiline:
+        return read_lines(reader, path)
+    files = reader.options(**STRICT).text(path, wholetext=True)
+    return files.select(
+        F.col(_FILE_PATH).alias(FILE),
+        F.lit(None).cast("bigint").alias(POSITION),
+        F.col("value").cast("binary").alias(ORIGINAL),
+    )
+
+
+def csv_records(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    """Return the records of CSV files, split into fields by Spark. The header is not a record.
 
     Records end at a line feed, with or without a carriage return, outside of quotes. Where a record cannot be read so,
     because a quote is not closed or stands where it must not, its first line is a record that is bad, and reading goes

@@ -29,11 +29,11 @@ from penstock.pipeline.ingest.records import (
     ORIGINAL,
     PROBLEM,
     csv_columns,
+    csv_records,
     csv_rows,
     is_one_json,
     line_text,
     place_text,
-    read_csv,
     read_lines,
 )
 from penstock.pipeline.outputs import (
@@ -94,7 +94,7 @@ class Evaluate:
         match self.table.format:
             case StorageFormat.CSV:
                 columns = csv_columns(spark, path, CsvLayout())
-                rows = csv_rows(read_csv(reader, path, CsvLayout()), columns)
+                rows = csv_rows(csv_records(reader, path, CsvLayout()), columns)
                 return _whole(rows).select(*map(quoted, columns))
             case StorageFormat.JSON:
                 # An invalid value counts for no column here, and is reported when it is read.

@@ -2,5 +2,6 @@
 
 `folders` reads and writes outputs, `records` turns records into events, `jobs` are ingest, admit, deliver and views.
 Events are admitted and delivered by `penstock.guard` itself. Either engine reads what the other wrote.
-May import from `penstock.pipeline`: `enforce.policy`, `enforce.manifest`, `ingest.mapping`, `commits`, `event_columns`.
+May import from `penstock.pipeline`: `enforce.policy`, `enforce.manifest`, `ingest.mapping`, `ingest.texts`, `commits`,
+`event_columns`.
 """

@@ -61,6 +61,7 @@ from penstock.pipeline.event_columns import (
     attributes_of,
 )
 from penstock.pipeline.ingest.mapping import BoundMapping
+from penstock.pipeline.ingest.texts import RecordError
 from penstock.pipeline.limits import RECORD_PRINCIPALS
 from penstock.pipeline.quarantine import FETCHED, QuarantinedRecord, QuarantineSummary, safe_text
 from penstock.pipeline.small.folders import (
@@ -81,7 +82,6 @@ from penstock.pipeline.small.folders import (
     write_rows,
 )
 from penstock.pipeline.small.records import (
-    RecordError,
     Records,
     check_types,
     read_envelopes,

@@ -5,46 +5,47 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 
 from penstock.errors import MalformedError
 from penstock.model.types import EventType
-from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Kind, Scalar
+from penstock.model.values import AttributeSpec, Kind, Scalar
 from penstock.pipeline.ingest.mapping import (
     RFC3339,
     BoundMapping,
-    ColumnFormat,
-    CsvLayout,
     FromColumn,
     MappedFormat,
     Origin,
-    Rewriting,
-    TimeFormat,
+)
+from penstock.pipeline.ingest.texts import (
+    BLANK,
+    BYTES,
+    NO_ID,
+    NO_INSTANT,
+    NO_SOURCE,
+    NO_TIME,
+    CsvGrammar,
+    RecordError,
+    check_fields,
+    checked_value,
+    finite,
+    from_text,
+    instant,
+    is_principal,
+    line_text,
+    wrong_kind,
 )
 from penstock.pipeline.small.folders import NotSmallError
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
-_BLANK: Final = " \t\r\n"
-_BOM: Final = "\ufeff"
 _TEXT: Final = AttributeSpec(Kind.STRING)
 _MOMENT: Final = AttributeSpec(Kind.TIMESTAMP)
-
-
-class RecordError(Exception):
-    """A record does not fit: the reason, and words that do not contain its values."""
-
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(code)
-        self.code, self.words = code, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,131 +78,25 @@ def file_address(file: Path) -> str:
 
 
 def _principal(value: object) -> str:
-    if not isinstance(value, str) or not _PRINCIPAL.fullmatch(value):
-        raise RecordError("ingest.source", "the source is not a principal")
+    if not isinstance(value, str) or not is_principal(value):
+        raise RecordError(*NO_SOURCE)
     return value
 
 
 def _identity(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise RecordError("ingest.id", "the id is absent or no text")
+        raise RecordError(*NO_ID)
     return value
 
 
-def _instant(read: Callable[[], Scalar]) -> datetime:
+def _event_time(read: Callable[[], Scalar]) -> datetime:
     try:
         time = read()
     except RecordError:
-        raise RecordError("ingest.time", "the time is not an instant") from None
+        raise RecordError(*NO_INSTANT) from None
     if not isinstance(time, datetime):
-        raise RecordError("ingest.time", "the time is absent")
+        raise RecordError(*NO_TIME)
     return time
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Texts as values.
-
-
-def _wrong_kind(what: str, kind: Kind) -> RecordError:
-    return RecordError("ingest.kind", f"{what}: expected {kind}")
-
-
-def _checked(what: str, spec: AttributeSpec, value: Scalar) -> Scalar:
-    """Return a value that has its kind, if it fits into 64 bits and lies in its domain."""
-    if isinstance(value, bool) or value is None:
-        pass
-    elif isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
-        raise RecordError("ingest.range", f"{what}: an integer does not fit into 64 bits")
-    if value is not None and spec.domain is not None and not spec.domain.contains(value):
-        raise RecordError("ingest.domain", f"{what}: the value lies outside the attribute's declared domain")
-    return value
-
-
-def _finite(what: str, value: float) -> float:
-    if math.isinf(value):
-        raise RecordError("ingest.range", f"{what}: a number is too large for a float")
-    return value
-
-
-def from_text(what: str, spec: AttributeSpec, text: str | None, reading: ColumnFormat) -> Scalar:
-    """Convert a text to an attribute's value. Raises `RecordError`."""
-    if text is None:
-        return None
-    text = text.strip(_BLANK) if reading.trim else text
-    if text in reading.null:
-        return None
-    kind = spec.kind
-    value: Scalar = text
-    if kind in (Kind.INTEGER, Kind.FLOAT):
-        if not _written(kind, reading.group, reading.decimal).fullmatch(text):
-            raise _wrong_kind(what, kind)
-        digits = text.replace(reading.group, "") if reading.group else text
-        value = int(digits) if kind is Kind.INTEGER else _finite(what, float(digits.replace(reading.decimal, ".")))
-    elif kind is Kind.BOOLEAN:
-        if text not in reading.true and text not in reading.false:
-            raise _wrong_kind(what, kind)
-        value = text in reading.true
-    elif kind is Kind.TIMESTAMP:
-        value = instant(text, reading.formats, reading.zone)
-        if value is None:
-            raise _wrong_kind(what, kind)
-    return _checked(what, spec, value)
-
-
-@cache
-def _written(kind: Kind, group: str, point: str) -> re.Pattern[str]:
-    digits = f"(?:[0-9]{{1,3}}(?:[{group}][0-9]{{3}})+|[0-9]+)" if group else "[0-9]+"
-    if kind is Kind.INTEGER:
-        return re.compile(f"[+-]?{digits}")
-    return re.compile(f"[+-]?(?:{digits}(?:[{point}][0-9]*)?|[{point}][0-9]+)(?:[eE][+-]?[0-9]+)?")
-
-
-def instant(text: str, formats: Sequence[TimeFormat], zone: str | None) -> datetime | None:
-    """Read a timestamp in the first format that fits; None if none does, or there is no such instant."""
-    for form in formats:
-        if form.unit and _whole(form.number).fullmatch(text):
-            # Towards zero, as a cast of a decimal does.
-            return _moved(_EPOCH, int(Decimal(text) * form.unit))
-        for shape in form.rewritings:
-            if (shape.zoned or zone is not None) and (found := _whole(shape.pattern).fullmatch(text)):
-                return _rewritten(found, shape, zone)
-    return None
-
-
-@cache
-def _whole(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
-_GROUP: Final = re.compile(r"\$(\d+)")
-_PARTS: Final = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})T(\d{1,2}):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII
-)
-
-
-def _rewritten(found: re.Match[str], shape: Rewriting, zone: str | None) -> datetime | None:
-    text = _GROUP.sub(lambda group: found[int(group[1])] or "", shape.replacement)
-    parts = _PARTS.fullmatch(text)
-    if parts is None:
-        return None
-    *numbers, fraction, sign, hours, minutes = parts.groups()
-    try:
-        year, month, day, hour, minute, second = map(int, numbers)
-        micros = int((fraction or "").ljust(6, "0")[:6])
-        local = datetime(year, month, day, hour, minute, second, micros, UTC)
-        if not shape.zoned and zone is not None:
-            return local.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
-        ahead = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
-        return local + (ahead if sign == "-" else -ahead)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _moved(start: datetime, micros: int) -> datetime | None:
-    try:
-        return start + timedelta(microseconds=micros)
-    except OverflowError:
-        return None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -217,7 +112,7 @@ def mapped_event(bound: BoundMapping, cell: Callable[[str, AttributeSpec, FromCo
 
     identity = _identity(value("the id", _TEXT, mapping.id))
     source = _principal(value("the source", _TEXT, mapping.source))
-    time = _instant(lambda: value("the time", _MOMENT, mapping.time))
+    time = _event_time(lambda: value("the time", _MOMENT, mapping.time))
     values = {
         a.name: value(f"attribute `{a.name}`", a.spec, mapping.attributes[a.name])
         for a in event_type.attributes
@@ -229,113 +124,43 @@ def mapped_event(bound: BoundMapping, cell: Callable[[str, AttributeSpec, FromCo
 # --- CSV, by the grammar of RFC 4180 ---------------------------------------------------------------------------------
 
 
-_BYTES: Final = "latin-1"
-"""The encoding in which each byte is one character."""
-_BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
-
-
-class _Grammar:
-    """How the bytes of a CSV file are split into records and fields."""
-
-    def __init__(self, layout: CsvLayout) -> None:
-        delimiter, quote = re.escape(layout.delimiter), re.escape(layout.quote)
-        self.delimiter, self.quote = layout.delimiter, layout.quote
-        plain = f"[^{delimiter}{quote}\\r\\n]*+"
-        inner = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}"
-        field = f"(?:{inner}|{plain})" if quote else plain
-        whole = f"{field}(?:{delimiter}{field})*+(?:\\r?+\\n|\\Z)"
-        self.record = re.compile(f"(?!\\Z)(?:\\A{_BOM_BYTES})?+(?:{whole}|[^\\n]*+\\n?+)")
-        self.end = re.compile(f"\\A{_BOM_BYTES}|\r?\n\\Z")
-        rest = f"[^{delimiter}]*+"
-        loose = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}?+{rest}|{rest}" if quote else rest
-        self._field = re.compile(f"{delimiter}({loose})")
-        self._closed = re.compile(inner) if quote else None
-
-    def fields(self, text: str) -> list[str | None]:
-        """Split a record; a field in which quotes or line ends stand where they must not is None."""
-        return [self._plain(field) for field in self._field.findall(self.delimiter + text)]
-
-    def _plain(self, field: str) -> str | None:
-        if self._closed is not None and self._closed.fullmatch(field):
-            return field[1:-1].replace(self.quote * 2, self.quote)
-        return None if "\r" in field or (self.quote and self.quote in field) else field
-
-
 def read_csv(file: Path, bound: BoundMapping) -> Records:
     """Yield the records of a CSV file, without its header."""
     layout, address = bound.mapping.csv, file_address(file)
-    grammar, content = _Grammar(layout), file.read_bytes()
+    grammar, content = CsvGrammar(layout), file.read_bytes()
     declared: list[str | None] = [*(layout.columns or ())]
     if not layout.multiline:
-        rows = _CsvRows(bound, declared)
         for line in _lines(content):
-            text = _line_text(line)
-            fields = [] if text is None else grammar.fields(text)
+            fields = grammar.line_fields(line)
             if not (layout.header and fields == declared):
-                yield SmallRecord(address, None, line, partial(rows.read, line, fields))
+                yield SmallRecord(address, None, line, partial(_csv_event, bound, line, fields, declared))
         return
-    text = content.decode(_BYTES)
-    found = None if layout.header else _CsvRows(bound, declared)
+    text = content.decode(BYTES)
+    columns = None if layout.header else declared
     number, seen = 1, 0
     for match in grammar.record.finditer(text):
         number += text.count("\n", seen, match.start())
         seen = match.start()
-        fields = [_utf8(field) for field in grammar.fields(grammar.end.sub("", match[0]))]
-        if found is None:
-            found = _CsvRows(bound, fields)
+        fields = grammar.record_fields(match[0])
+        if columns is None:
+            columns = fields
             continue
-        original = match[0].encode(_BYTES)
-        yield SmallRecord(address, number, original, partial(found.read, original, fields))
+        original = match[0].encode(BYTES)
+        yield SmallRecord(address, number, original, partial(_csv_event, bound, original, fields, columns))
 
 
-@dataclass(frozen=True, slots=True)
-class _CsvRows:
-    """The rows below one header."""
-
-    bound: BoundMapping
-    columns: Sequence[str | None]
-
-    def read(self, original: bytes, fields: Sequence[str | None]) -> SmallEvent:
-        """Read a row. Raises `RecordError`."""
-        try:
-            original.decode()
-        except UnicodeDecodeError:
-            raise RecordError("ingest.utf8", "not UTF-8") from None
-        if original.removeprefix(_BOM.encode()) in (b"", b"\n", b"\r\n", b"\r"):
-            raise RecordError("ingest.empty", "an empty line")
-        columns, declared, needed = self.columns, self.bound.mapping.csv.columns, self.bound.columns
-        if declared is None:
-            right = all(columns.count(name) == 1 for name in needed)
-        else:
-            right = set(needed) <= set(declared) and list(columns) == list(declared)
-        if not right:
-            raise RecordError("ingest.header", "the header is not the one that the mapping needs")
-        if None in fields:
-            raise RecordError("ingest.csv", "quotes or line ends stand where they must not")
-        if len(fields) != len(columns):
-            several = ", over several lines: a quote may be missing" if b"\n" in original[:-1] else ""
-            raise RecordError("ingest.columns", f"more or fewer fields than the header has{several}")
-        return mapped_event(
-            self.bound,
-            lambda what, spec, origin: from_text(what, spec, fields[columns.index(origin.column)], origin.reading),
-        )
-
-
-def _utf8(field: str | None) -> str | None:
-    return None if field is None else field.encode(_BYTES).decode(errors="replace")
+def _csv_event(
+    bound: BoundMapping, original: bytes, fields: Sequence[str | None], columns: Sequence[str | None]
+) -> SmallEvent:
+    check_fields(original, fields, columns, bound.mapping.csv, bound.columns)
+    return mapped_event(
+        bound, lambda what, spec, origin: from_text(what, spec, fields[columns.index(origin.column)], origin.reading)
+    )
 
 
 def _lines(content: bytes) -> list[bytes]:
     lines = content.split(b"\n")
     return lines if lines[-1] else lines[:-1]
-
-
-def _line_text(line: bytes) -> str | None:
-    """Return a line as text, without a byte order mark before it or a carriage return behind it."""
-    try:
-        return line.decode().removeprefix(_BOM).removesuffix("\r")
-    except UnicodeDecodeError:
-        return None
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------------
@@ -400,7 +225,7 @@ def _parquet_event(row: Mapping[str, Any], bound: BoundMapping) -> SmallEvent:
             value = value.astimezone(UTC)
         elif spec.kind is Kind.FLOAT and value is not None:
             value = float(value)
-        return _checked(what, spec, value)
+        return checked_value(what, spec, value)
 
     return mapped_event(bound, cell)
 
@@ -494,7 +319,7 @@ def _envelope(line: bytes, types: Mapping[str, EventType]) -> SmallEvent:
     if outer.get("specversion") != "1.0" or isinstance(outer.get("specversion"), _Number):
         raise RecordError("ingest.envelope", "`specversion` is not `1.0`")
     identity, source = _identity(_string(outer.get("id"))), _principal(_string(outer.get("source")))
-    time = _instant(lambda: from_json("time", _MOMENT, outer.get("time")))
+    time = _event_time(lambda: from_json("time", _MOMENT, outer.get("time")))
     event_type = types.get(_string(outer.get("type")) or "")
     if event_type is None:
         raise RecordError("ingest.type", "of no type and version that is known")
@@ -513,17 +338,17 @@ def _envelope(line: bytes, types: Mapping[str, EventType]) -> SmallEvent:
 
 def _object(line: bytes) -> dict[str, Any]:
     """Return the object of a line. Raises `RecordError`."""
-    text = _line_text(line)
+    text = line_text(line)
     if text is None:
         raise RecordError("ingest.utf8", "not UTF-8")
-    if not text.strip(_BLANK):
+    if not text.strip(BLANK):
         raise RecordError("ingest.empty", "an empty line")
     try:
-        found, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(_BLANK)))
+        found, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANK)))
     except (ValueError, RecursionError):
         found, end = None, 0
     half = _HALF.search(_ESCAPES.sub(" ", text)) is not None
-    unread = not isinstance(found, _Pairs) or half or _unreadable(found, 0) or bool(text[end:].strip(_BLANK))
+    unread = not isinstance(found, _Pairs) or half or _unreadable(found, 0) or bool(text[end:].strip(BLANK))
     if unread and half:
         raise RecordError("ingest.text", "a string holds a lone surrogate")
     if isinstance(found, _Pairs) and (_repeated(found) or _repeated(dict(found).get("data"))):
@@ -562,7 +387,7 @@ def from_json(what: str, spec: AttributeSpec, value: object) -> Scalar:
         if kind is Kind.INTEGER and whole and len(value.removeprefix("-")) <= _DIGITS:
             found = int(value)
         elif kind is Kind.FLOAT:
-            found = _finite(what, float(value))
+            found = finite(what, float(value))
             # A decimal has one zero.
             found = 0.0 if found == 0 and "e" not in value.lower() else found
     elif isinstance(value, bool):
@@ -570,8 +395,8 @@ def from_json(what: str, spec: AttributeSpec, value: object) -> Scalar:
     elif isinstance(value, str):
         found = value if kind is Kind.STRING else instant(value, (RFC3339,), None) if kind is Kind.TIMESTAMP else None
     if found is None:
-        raise _wrong_kind(what, kind)
-    return _checked(what, spec, found)
+        raise wrong_kind(what, kind)
+    return checked_value(what, spec, found)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
