@@ -19,7 +19,7 @@ BUILT = {"cert.expired", "cert.not-yet-valid", "foreign.expired", "foreign.not-y
 NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
 NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
 NOT_CODES |= {"subject.id", "subject.type", "mapping.toml", "policy.toml"}
-NOT_CODES |= {"fabric.dds", "fabric.keep", "fabric.nats"}
+NOT_CODES |= {"fabric.dds", "fabric.kafka", "fabric.keep", "fabric.nats"}
 
 
 @cache

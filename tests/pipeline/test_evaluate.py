@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -42,8 +43,10 @@ from penstock.pipeline.evaluate import (
 from penstock.pipeline.jobs import evaluate as evaluate_job
 from penstock.pipeline.jobs.evaluate import DECIDED, Evaluate
 from penstock.pipeline.jobs.job import run, spark_errors, start
+from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.pipeline.outputs import Streaming, totals
+from penstock.pipeline.tables.addresses import SinkOptions, parse_address, sink_at, source_at
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources, Repository
@@ -387,6 +390,24 @@ def test_a_table_is_decided_and_nothing_of_the_policies_is_shown(session: SparkS
     good, bad = read_log(session.read.text(str(tmp_path / "once" / DECISIONS)))
     assert sorted(good.groupBy("effect").count().collect()) == [("deny", 2), ("indeterminate", 1), ("permit", 2)]
     assert bad.isEmpty()
+
+
+@pytest.mark.long
+def test_requests_in_a_table_are_decided_into_a_table(session: SparkSession, tmp_path: Path) -> None:
+    register_schemes()
+    write_deltalake(str(tmp_path / "asked"), pa.Table.from_pylist(REQUESTS, SCHEMA))
+    address = f"delta:{tmp_path}/asked"
+    table = InputTable.at(address, stored=source_at(parse_address(address)))
+    sink = sink_at(parse_address(f"delta:{tmp_path}/decided"), SinkOptions())
+    job = laid_out(tmp_path)
+    said = run(replace(job, table=table), session, str(tmp_path / "out"), sinks=[sink])
+    assert said["counts"] == COUNTS
+    rows = DeltaTable(str(tmp_path / "decided")).to_pyarrow_table().to_pylist()
+    run(job, session, str(tmp_path / "once"))
+    stored = pq.read_table(tmp_path / "once" / DECIDED, partitioning="hive").to_pylist()
+    assert {row["n"]: row["decision"] for row in rows} == {row["n"]: row["@decision"] for row in stored}
+    with refused("tables.mapping"):
+        InputTable.at(address, StorageFormat.CSV, table.stored)
 
 
 def test_columns_of_a_table_are_names_whatever_they_say(session: SparkSession, tmp_path: Path) -> None:

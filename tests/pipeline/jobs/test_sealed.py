@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.sealed_kit import (
     BROKER,
@@ -36,11 +37,14 @@ from penstock.crypto.seal_keys import KeyRing
 from penstock.model.types import Sealing
 from penstock.pipeline.jobs.enforce import OfEvents
 from penstock.pipeline.jobs.job import run, start
-from penstock.pipeline.jobs.sealed import Compact, LogBlocks, Seal, Unseal
+from penstock.pipeline.jobs.schemes import register_schemes
+from penstock.pipeline.jobs.sealed import Compact, LogBlocks, Seal, TableBlocks, Unseal
 from penstock.pipeline.outputs import Output, Streaming, commit, commits
 from penstock.pipeline.sealed.log import ATTRIBUTES, FIRST, HEADER, sealed_schema
 from penstock.pipeline.sealed.reader import events_schema
 from penstock.pipeline.sealed.writer import Compacting, Writing
+from penstock.pipeline.tables.addresses import SinkOptions, SinkRows, parse_address, sink_at, source_at
+from penstock.pipeline.tables.columns import plain_rows
 
 OPEN = make_type("Open", Sealing.NONE)
 ALL = (*TYPES, OPEN)
@@ -191,6 +195,30 @@ def test_a_compacted_log_says_the_same(session: SparkSession, log: Path, tmp_pat
     keys = key_files(tmp_path / "keys", ring())
     before, after = (rows(OfEvents(str(folder / "log"), TYPES, keys=keys).all(session)) for folder in (log, tmp_path))
     assert before == after
+
+
+@pytest.mark.long
+def test_tables_are_sealed_compacted_and_opened_into_tables(session: SparkSession, log: Path, tmp_path: Path) -> None:
+    register_schemes()
+    # Events in a table are sealed.
+    events = OfEvents(str(log / "in"), ALL)
+    plain_rows(SinkRows(events.all(session), ALL)).write.parquet(str(tmp_path / "events"))
+    table = source_at(parse_address(f"parquet:{tmp_path}/events"))
+    keys = key_files(tmp_path / "keys", ring())
+    writing = Writing(keys, ALL, BROKER.principal, NOW, rows=3)
+    said: Any = run(Seal("", ALL, writing, lambda: NOW, table=table), session, str(tmp_path / "log"))
+    assert said["counts"]["sealed"] == 21
+    # The log as a table is compacted and opened; a partition of other tools is not a column of it.
+    blocks = TableBlocks(source_at(parse_address(f"parquet:{tmp_path}/log/sealed")))
+    said = run(Compact(blocks, Compacting(keys, rows=100)), session, str(tmp_path / "small"))
+    assert (said["counts"]["sealed"], said["counts"]["blocks"]) == (21, 3)
+    sink = sink_at(parse_address(f"delta:{tmp_path}/opened"), SinkOptions())
+    said = run(Unseal(blocks, TYPES, keys), session, str(tmp_path / "out"), sinks=[sink])
+    assert said["counts"]["events"] == 21
+    opened = DeltaTable(str(tmp_path / "opened")).to_pyarrow_table()
+    assert sorted(opened.column("event_id").to_pylist()) == sorted(event(n, kind).id for n, kind in kinds(range(COUNT)))
+    with refused("tables.kind"):
+        TableBlocks(table).all(session)
 
 
 @pytest.mark.long

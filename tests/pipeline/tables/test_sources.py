@@ -111,10 +111,37 @@ def test_a_stream_of_a_delta_table_goes_on_and_stops(spark: SparkSession, tmp_pa
     assert found(source.batch(spark)) == ALL[:3]
 
 
+def test_an_iceberg_table_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    address = CATALOG.format(tmp_path)
+    source = write(spark, address)
+    # It begins with the whole snapshot, and goes on with what each later one added.
+    assert streamed(spark, source, tmp_path / "c") == [ALL]
+    sink = sink_at(parse_address(address), SinkOptions())
+    for number in (2, 3):
+        sink.write(rows(spark, 2 * number, 1), "o", number)
+    assert [[one for one, _ in batch] for batch in streamed(spark, source, tmp_path / "c")] == [["e4"], ["e6"]]
+    table = IcebergPlace(str(tmp_path / "i" / "c.db"), "ns.rows").opened()
+    ids = [one.snapshot_id for one in table.snapshots()]
+
+    def arrived(after: int | None, last: int) -> list[str]:
+        span = spark.createDataFrame([(after, last)], "`@after` bigint, `@snapshot` bigint")
+        return [one for one, _ in found(source.arrived(span))]
+
+    # A batch that comes again has the same rows.
+    assert arrived(None, ids[1]) == ["e0", "e1", "e2", "e3"]
+    assert arrived(ids[1], ids[3]) == ["e4", "e6"]
+    table.delete("event_id = 'e6'")
+    with refused("tables.not-appended"):
+        arrived(ids[3], table.refresh().current_snapshot().snapshot_id)
+    table.maintenance.expire_snapshots().by_id(ids[2]).commit()
+    with refused("tables.log-gone"):
+        arrived(ids[1], ids[3])
+    with refused("tables.log-gone"):
+        arrived(None, ids[2])
+
+
 def test_what_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     source = write(spark, CATALOG.format(tmp_path), 1)
-    with refused("tables.no-stream"):
-        source.stream(spark, Streaming())
     table = IcebergPlace(str(tmp_path / "i" / "c.db"), "ns.rows").opened()
     with table.update_schema() as update:
         update.rename_column("event_id", "id")

@@ -30,6 +30,7 @@ from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.ingest.records import ORIGINAL as RECORD
 from penstock.pipeline.ingest.records import PROBLEM, csv_columns, csv_records, csv_rows, is_one_json, place_text
 from penstock.pipeline.outputs import reading
+from penstock.pipeline.tables.addresses import RowSource
 from penstock.selector import ALWAYS
 from penstock.selector.limits import SELECTOR_LENGTH
 
@@ -78,15 +79,24 @@ class StorageFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputTable:
-    """The location of a table."""
+    """The location of a table: files in a format, or the source that an address means."""
 
     path: str
     format: StorageFormat
+    stored: RowSource | None = None
 
     @classmethod
-    def at(cls, path: str, written: StorageFormat | None = None) -> "InputTable":
-        """Return the table at a path."""
-        return cls(path, written or StorageFormat.of(path))
+    def at(cls, path: str, written: StorageFormat | None = None, stored: RowSource | None = None) -> "InputTable":
+        """Return the table at a path, or the one at an address. Raises `MalformedError` (`tables.mapping`)."""
+        if stored is not None and (written is not None or stored.records):
+            why = "has messages, which are not rows" if stored.records else "says its format itself"
+            raise MalformedError("tables.mapping", f"`{stored.name}` {why}", hint="leave out --format, or give a table")
+        return cls(path, written or StorageFormat.of(path), stored)
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, if Spark can list them."""
+        return self.path if self.stored is None else self.stored.files
 
 
 def read_rules(spark: SparkSession, table: InputTable) -> DataFrame:
@@ -100,14 +110,15 @@ def read_types(spark: SparkSession, table: InputTable) -> DataFrame:
 
 
 def _read(spark: SparkSession, table: InputTable, columns: dict[str, bool], schema: StructType) -> DataFrame:
-    if table.format is StorageFormat.JSON:
+    if table.stored is not None:
+        rows = _stored(table.stored.batch(spark))
+    elif table.format is StorageFormat.JSON:
         rows = _json(spark, table.path, schema)
     elif table.format is StorageFormat.CSV:
         rows = _csv(spark, table.path, columns)
     else:
         # Otherwise the columns of one file would count for all, and rules in other files would lose values.
-        frame = reading(spark).options(mergeSchema="true").parquet(table.path)
-        rows = frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
+        rows = _stored(reading(spark).options(mergeSchema="true").parquet(table.path))
     kinds = {field.name: field.dataType for field in rows.schema}
     missing = [name for name, needed in columns.items() if needed and name not in kinds]
     if missing:
@@ -120,6 +131,10 @@ def _read(spark: SparkSession, table: InputTable, columns: dict[str, bool], sche
     found = [_typed(table, name, schema[name].dataType, kinds.get(name)).alias(name) for name in columns]
     broken = F.when(quoted(_BROKEN).isNotNull(), F.lit("conflicts.row"))
     return rows.select(*found, F.col(_ORIGINAL), broken.alias("problem"))
+
+
+def _stored(frame: DataFrame) -> DataFrame:
+    return frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
 
 
 def _json(spark: SparkSession, path: str, schema: StructType) -> DataFrame:

@@ -111,6 +111,10 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
     return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
 
 
+AGAIN: Final = ("ingest.duplicate", "ingest.late")
+"""The reasons of events that are put aside because they were there before, or could have been."""
+
+
 def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime | None = None) -> Ingested:
     """Put all but the first of several events with the same source and id into quarantine (`ingest.duplicate`).
 
@@ -132,8 +136,8 @@ def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime |
     )
     ranked = tagged.select("*", (known | (F.row_number().over(order) > 1)).alias("@again"), late.alias("@late"))
     problems = (
-        (quoted("@again"), "ingest.duplicate", "an event with this source and id was there before"),
-        (quoted("@late"), "ingest.late", "the event is older than those that it can be compared with"),
+        (quoted("@again"), AGAIN[0], "an event with this source and id was there before"),
+        (quoted("@late"), AGAIN[1], "the event is older than those that it can be compared with"),
     )
     found = {REASON: quoted(REASON), WORDS: quoted(WORDS)}
     for where, code, words in reversed(problems):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +21,10 @@ from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.policy import RecordingPolicy as RecordingPolicy
 from penstock.pipeline.frames import SOURCE, attributes_of, literal, metadata, quoted, transit_schema
-from penstock.pipeline.ingest.event_frames import TYPE
-from penstock.pipeline.jobs.ingest import event_rows, stored_schema
+from penstock.pipeline.ingest.event_frames import TYPE, WORDS
+from penstock.pipeline.ingest.ingest import AGAIN, Ingested
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
+from penstock.pipeline.jobs.ingest import LATEST, event_rows, latest_event, once_in, stored_schema
 from penstock.pipeline.limits import RECORD_PRINCIPALS
 from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commits, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
@@ -101,6 +104,8 @@ class Admit(OfEvents):
     """The job `admit`. Events of a version that the policy does not know are refused (`pipeline.unknown-type`)."""
 
     desk: RecordingPolicy
+    #: compare admitted events with each other, and in a stream with those of earlier batches within this time
+    dedupe: timedelta | None = field(default=None, kw_only=True)
     name: str = "admit"
     parts: tuple[str, ...] = (EVENTS, REFUSED, DECISIONS)
 
@@ -133,6 +138,9 @@ class Admit(OfEvents):
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write events, refusals and decisions. Raises `FailedError` (`pipeline.lost`)."""
         good, bad = self.planned(events)
+        if self.dedupe is not None:
+            good, again = self._once(good, batch, output, self.dedupe)
+            bad = bad.unionByName(again)
         output.write(good, EVENTS, batch)
         output.write(bad, REFUSED, batch)
         spark = output.spark
@@ -142,14 +150,27 @@ class Admit(OfEvents):
         passed, why = _by(stored, TYPE, SOURCE), _by(refused, REASON)
         counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
-        # Senders without rights can use any number of names.
+        # Senders without rights can use any number of names. Events that came again were not refused by a decision.
         most = RECORD_PRINCIPALS
-        kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
+        decided = refused.where(~quoted(REASON).isin(*AGAIN))
+        kept = _by(decided, TYPE, SOURCE, most=most + 1) if why else {}
         self._record(passed, dict(list(kept.items())[:most]))
         counts[RECORDS] = _write_records(self.desk, output, batch)
         reasons = {key[0]: count for key, count in why.items()}
-        said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
+        said: Said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
+        if self.dedupe is not None:
+            said[LATEST] = latest_event(output, batch)
         return {"counts": counts, "reasons": reasons, **said}
+
+    def _once(self, good: DataFrame, batch: int, output: Output, within: timedelta) -> tuple[DataFrame, DataFrame]:
+        """Return the admitted events that are there for the first time, and the others as refusals."""
+        # Events have no place in a file any more: those of one id and time are in the order of their values.
+        none = {REASON: "string", WORDS: "string", FILE: "string", POSITION: "bigint", ORIGINAL: "binary"}
+        tagged = good.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in none.items()))
+        found = once_in(Ingested(tagged, self.types), batch, output, within).tagged
+        first = found.where(quoted(REASON).isNull()).select(*map(quoted, good.columns))
+        again = found.where(quoted(REASON).isNotNull())
+        return first, again.select(quoted(TYPE), *metadata(), quoted(REASON))
 
     def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
         """Return the admitted events."""

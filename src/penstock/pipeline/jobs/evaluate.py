@@ -48,7 +48,7 @@ from penstock.pipeline.outputs import (
     raise_in_task,
     reading,
 )
-from penstock.pipeline.tables.addresses import RowSource, SinkRows
+from penstock.pipeline.tables.addresses import SinkRows
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.language.results import XacmlDecision
 
@@ -70,25 +70,24 @@ class Evaluate:
     log: str | None = None
     #: nanoseconds, from any beginning
     timer: Callable[[], int] = time.perf_counter_ns
-    #: the table, if the requests are in one and not in files
-    stored: RowSource | None = None
     name: str = "evaluate"
     parts: tuple[str, ...] = (DECIDED, DECISIONS)
 
     @property
     def source(self) -> str:
         """The name of the input."""
-        return self.table.path if self.stored is None else self.stored.name
+        return self.table.path if self.table.stored is None else self.table.stored.name
 
     @property
     def files(self) -> str | None:
         """Where the table is."""
-        return self.table.path if self.stored is None else self.stored.files
+        return self.table.files
 
     def _read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return requests. Those of a stream have the columns of the files that are there."""
-        if self.stored is not None:
-            return self.stored.batch(spark) if streaming is None else self.stored.stream(spark, streaming)
+        stored = self.table.stored
+        if stored is not None:
+            return stored.batch(spark) if streaming is None else stored.stream(spark, streaming)
         path = self.table.path
         reader: Reader = spark.read if streaming is None else spark.readStream.options(**arriving(streaming))
         match self.table.format:
@@ -131,7 +130,7 @@ class Evaluate:
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the requests of a batch."""
-        return batch if self.stored is None else self.stored.arrived(batch)
+        return batch if self.table.stored is None else self.table.stored.arrived(batch)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the frames that would be computed."""

@@ -277,7 +277,7 @@ class Ingest:
         """Write both parts, and count the stored rows. Raises `FailedError` (`ingest.lost`)."""
         ingested = self.records.ingest(events, self.clock())
         if self.dedupe is not None:
-            ingested = self._once(ingested, batch, output, self.dedupe)
+            ingested = once_in(ingested, batch, output, self.dedupe)
 
         def store(part: str) -> Callable[[DataFrame], DataFrame]:
             def write(frame: DataFrame) -> DataFrame:
@@ -295,33 +295,39 @@ class Ingest:
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
         said: Said = {"counts": counts, "reasons": dict(tally.reasons)}
         if self.dedupe is not None:
-            stored = read_part(output.spark, output.path, EVENTS, [batch], _COMPARED)
-            (row,) = stored.agg(F.max(F.unix_micros(quoted(TIME)))).collect()
-            said[LATEST] = row[0]
+            said[LATEST] = latest_event(output, batch)
         return said
-
-    def _once(self, ingested: Ingested, batch: int, output: Output, within: timedelta) -> Ingested:
-        """Compare events with each other and with those of earlier batches.
-
-        What is compared is what is stored and complete: a batch that is written again finds the same as before.
-        """
-        before = {number: said for number, said in commits(output.spark, output.path).items() if number < batch}
-        if not before:
-            return once(ingested)
-        # Batches without a time have no event, or are from before events were compared.
-        latest = {number: time for number, said in before.items() if isinstance(time := said.get(LATEST), int)}
-        earlier, since = list(before), EARLIEST
-        if latest:
-            span = within // timedelta(microseconds=1)
-            since = max(max(latest.values()) - span, EARLIEST)
-            # An event may come again with another time, so earlier ones are compared for as long again.
-            earlier = [number for number in before if latest.get(number, since) >= since - span]
-        stored = read_part(output.spark, output.path, EVENTS, earlier, _COMPARED)
-        return once(ingested, stored, _EPOCH + timedelta(microseconds=since))
 
     def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
         """Return the events."""
         return event_rows(output, batch, self.records.event_types)
+
+
+def once_in(ingested: Ingested, batch: int, output: Output, within: timedelta) -> Ingested:
+    """Compare events with each other and with those that an output has of earlier batches, within a time.
+
+    What is compared is what is stored and complete: a batch that is written again finds the same as before.
+    """
+    before = {number: said for number, said in commits(output.spark, output.path).items() if number < batch}
+    if not before:
+        return once(ingested)
+    # Batches without a time have no event, or are from before events were compared.
+    latest = {number: time for number, said in before.items() if isinstance(time := said.get(LATEST), int)}
+    earlier, since = list(before), EARLIEST
+    if latest:
+        span = within // timedelta(microseconds=1)
+        since = max(max(latest.values()) - span, EARLIEST)
+        # An event may come again with another time, so earlier ones are compared for as long again.
+        earlier = [number for number in before if latest.get(number, since) >= since - span]
+    stored = read_part(output.spark, output.path, EVENTS, earlier, _COMPARED)
+    return once(ingested, stored, _EPOCH + timedelta(microseconds=since))
+
+
+def latest_event(output: Output, batch: int) -> int | None:
+    """Return the time of the latest event that an output has of a batch, for `LATEST` in its commit."""
+    stored = read_part(output.spark, output.path, EVENTS, [batch], _COMPARED)
+    (row,) = stored.agg(F.max(F.unix_micros(quoted(TIME)))).collect()
+    return None if row[0] is None else int(row[0])
 
 
 def event_rows(output: Output, batch: int, types: tuple[EventType, ...]) -> SinkRows:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Petnames, Principal
 from penstock.pipeline import pages
@@ -60,6 +60,7 @@ from penstock.pipeline.outputs import (
 from penstock.pipeline.quarantine import FETCHED, QuarantinedRecord, safe_text
 from penstock.pipeline.quarantine import QuarantineSummary as QuarantineSummary
 from penstock.pipeline.sealed.signers import SignerPolicy
+from penstock.pipeline.tables.addresses import RowSource
 from penstock.pipeline.whatif import (
     Admissions,
     AffectedReader,
@@ -461,33 +462,56 @@ class Audit:
     of_job: bool = False
     name: str = "audit"
     parts: tuple[str, ...] = (LOG, BAD)
+    #: the table, or the messages, if the lines are there
+    table: RowSource | None = None
 
     @property
     def source(self) -> str:
         """The name of the input."""
-        return self.path
+        return self.path if self.table is None else self.table.name
 
     @property
-    def files(self) -> str:
+    def files(self) -> str | None:
         """Where the lines stand."""
+        if self.table is not None:
+            return self.table.files
         return f"{self.path}/{DECISIONS_PART}" if self.of_job else self.path
 
     def all(self, spark: SparkSession) -> DataFrame:
-        """Return all lines. Raises `FailedError` (`pipeline.no-input`)."""
+        """Return all lines. Raises `FailedError` (`pipeline.no-input`), and as `_lines` and the table."""
+        if self.table is not None:
+            return self._lines(self.table, self.table.batch(spark))
         if self.of_job:
             return self._decided(spark, complete(spark, self.path))
         return reading(spark).schema(_VALUE).option("recursiveFileLookup", "true").text(self.path)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return the lines of files as they arrive, or the commits of the other job."""
+        """Return the lines of files as they arrive, or the commits of the other job. Raises as the table."""
+        if self.table is not None:
+            return self.table.stream(spark, streaming)
         if self.of_job:
             return follow(spark, self.path, streaming)
         reader = spark.readStream.schema(_VALUE).options(**STRICT).option("recursiveFileLookup", "true")
         return reader.options(**arriving(streaming)).text(self.path)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
-        """Return the lines that have arrived."""
+        """Return the lines that have arrived. Raises as `_lines` and the table."""
+        if self.table is not None:
+            return self._lines(self.table, self.table.arrived(batch))
         return self._decided(batch.sparkSession, named(batch)) if self.of_job else batch
+
+    @staticmethod
+    def _lines(table: RowSource, rows: DataFrame) -> DataFrame:
+        """Return messages, or the column `value` of a table. Raises `RefusedError` (`tables.kind`)."""
+        if table.records:
+            return rows.select(quoted(ORIGINAL).cast(StringType()).alias("value"))
+        if "value" not in rows.columns or not isinstance(rows.schema["value"].dataType, StringType):
+            raise RefusedError(
+                "tables.kind",
+                f"`{table.name}` has no column `value` of texts, in which a decision log would stand",
+                hint="give a table with one record of a decision log as JSON in each row, in the column `value`",
+            )
+        return rows.select("value")
 
     def _decided(self, spark: SparkSession, batches: list[int]) -> DataFrame:
         if not batches:
@@ -530,12 +554,12 @@ class ReportOptions:
 
 
 @contextmanager
-def _computed_once(frame: DataFrame, path: str) -> Iterator[DataFrame]:
+def _computed_once(frame: DataFrame, path: str | None) -> Iterator[DataFrame]:
     """Yield a frame of the data below a path that is computed only once.
 
     A small one is one partition of plain rows: nothing is exchanged between tasks, or compiled to unpack columns.
     """
-    if is_small(path):
+    if path is not None and is_small(path):
         yield frame.coalesce(1).localCheckpoint()
         return
     kept = frame.persist()

@@ -18,8 +18,9 @@ from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from penstock.errors import RefusedError
 from penstock.model.types import EventType
 from penstock.pipeline.commits import EVENTS
 from penstock.pipeline.commits import QUARANTINED as QUARANTINE
@@ -50,7 +51,7 @@ from penstock.pipeline.sealed.log import (
 from penstock.pipeline.sealed.reader import WAITING, BlockReader, sealed_columns
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import Compacting, Writing
-from penstock.pipeline.tables.addresses import SinkRows
+from penstock.pipeline.tables.addresses import RowSource, SinkRows
 
 READY: Final = "ready"
 """The part of an output that says under which id a batch is published, once it is sealed."""
@@ -154,6 +155,48 @@ class LogBlocks:
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the blocks of the batches that were committed."""
         return read_log(batch.sparkSession, self.path, named(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class TableBlocks:
+    """The blocks of a sealed log that stands in a table, with the columns that it has in the log."""
+
+    table: RowSource
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self.table.name
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, if Spark can list them."""
+        return self.table.files
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return all blocks. Raises as the table, and `RefusedError` (`tables.kind`)."""
+        return self._blocks(self.table.batch(spark))
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return a stream of the table's rows. Raises as the table."""
+        return self.table.stream(spark, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the blocks that have arrived. Raises as `all`."""
+        return self._blocks(self.table.arrived(batch))
+
+    def _blocks(self, rows: DataFrame) -> DataFrame:
+        """Return the columns of a log: those of other tools, such as partitions, are not columns of bytes."""
+        there = {one.name: one.dataType for one in rows.schema}
+        columns = [name for name, kind in there.items() if name not in HEAD and kind == BinaryType()]
+        schema = sealed_schema(columns)
+        if any(there.get(one.name) != one.dataType for one in schema):
+            raise RefusedError(
+                "tables.kind",
+                f"`{self.name}` has no columns {', '.join(HEAD)} as a sealed log has them",
+                hint="give a table with the rows of the folder `sealed` that `penstock pipeline seal` wrote",
+            )
+        return rows.select(*(quoted(one.name) for one in schema))
 
 
 @dataclass(frozen=True, slots=True)

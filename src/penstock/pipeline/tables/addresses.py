@@ -64,10 +64,7 @@ class RowSource(Protocol):
         """Return what there is now. It stays the same for as long as the frame is used."""
 
     def stream(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return a stream of what there is and of what arrives.
-
-        Raises `RefusedError` (`tables.no-stream`) if the source cannot be read as a stream.
-        """
+        """Return a stream of what there is and of what arrives."""
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the rows of a batch of that stream. It is the batch itself, unless that only names the rows."""

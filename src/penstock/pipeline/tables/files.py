@@ -326,11 +326,6 @@ def no_table(name: str, hint: str) -> FailedError:
     return FailedError("tables.no-table", f"there is no table at `{name}`", hint=hint)
 
 
-def no_stream(name: str, why: str) -> RefusedError:
-    """Return the error for a table that cannot be read as a stream."""
-    return RefusedError("tables.no-stream", f"`{name}` cannot be read as a stream: {why}", hint="leave out --stream")
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # The schemes.
 

@@ -8,23 +8,31 @@ which the tables are.
 A batch is one commit of the table. It adds the files that executors wrote, and sets the property
 `penstock.output.OUTPUT` to the number of the batch; a batch that the property has reached is never added again. Two
 drivers at a time must not run the same output: pyiceberg repeats a commit that met another one.
+
+A stream begins with the whole of the current snapshot, and goes on with the files that later snapshots added. An offset
+is the last snapshot that was read. If that is no longer an ancestor of the current one, or a snapshot in between has
+expired, rows would be missing without an error: the stream is refused.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StructField, StructType
 
-from penstock.errors import FailedError
+from penstock.errors import FailedError, RefusedError
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
 from penstock.pipeline.tables.delta import BATCH_SAID, OUTPUT_SAID, ROWS_SAID, not_installed
-from penstock.pipeline.tables.files import DataFile, no_feature, no_stream, no_table, read_files, write_files
+from penstock.pipeline.tables.files import DataFile, no_feature, no_table, read_files, write_files
 
 _FOLDER: Final = "folder_"
 """What the name of a folder begins with: files of Iceberg have the columns that they are partitioned by, too."""
@@ -147,7 +155,7 @@ class IcebergSink:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSource:
-    """An Iceberg table that is read, in its current snapshot."""
+    """An Iceberg table that is read, in its current snapshot; as a stream, from that on."""
 
     place: IcebergPlace
     records: bool = False
@@ -168,6 +176,11 @@ class IcebergSource:
         Raises as `IcebergPlace.opened`, and `RefusedError` (`tables.feature`) for rows that are deleted by other files,
         and for columns that were renamed: files are read by the names of columns.
         """
+        table = self._opened()
+        return self._read(spark, table, self._files(table, None))
+
+    def _opened(self) -> Any:
+        """Return the table, if its columns have kept their names. Raises as `batch`."""
         table = self.place.opened()
         names: dict[int, str] = {}
         for schema in table.schemas().values():
@@ -176,21 +189,173 @@ class IcebergSource:
                     raise no_feature(self.name, f"a column `{one.name[:80]}` that was renamed")
         if len(set(names.values())) < len(names):
             raise no_feature(self.name, "a column that was dropped, and added again")
-        tasks = list(table.scan().plan_files())
+        return table
+
+    def _files(self, table: Any, snapshot: int | None) -> list[Any]:
+        """Return the files of a snapshot, or of the current one. Raises as `batch`."""
+        tasks = list(table.scan(snapshot_id=snapshot).plan_files())
         if any(task.delete_files for task in tasks):
             raise no_feature(self.name, "rows that other files delete")
-        if any(str(task.file.file_format).rpartition(".")[2].upper() != "PARQUET" for task in tasks):
-            raise no_feature(self.name, "files that are not Parquet")
-        files = [DataFile(str(task.file.file_path)) for task in tasks]
-        return read_files(spark, files, schema_of(table), self.name)
+        return [task.file for task in tasks]
 
-    def stream(self, spark: SparkSession, streaming: Streaming) -> DataFrame:  # noqa: ARG002  # as all sources
-        """Refuse: pyiceberg does not say how far a stream has read. Raises `RefusedError` (`tables.no-stream`)."""
-        raise no_stream(self.name, "only its current snapshot is read")
+    def _read(self, spark: SparkSession, table: Any, files: Sequence[Any]) -> DataFrame:
+        if any(str(file.file_format).rpartition(".")[2].upper() != "PARQUET" for file in files):
+            raise no_feature(self.name, "files that are not Parquet")
+        return read_files(spark, [DataFile(str(file.file_path)) for file in files], schema_of(table), self.name)
+
+    def stream(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the ids of the snapshots as they are made. Raises as `batch`."""
+        self._opened()
+        try:
+            spark.dataSource.register(IcebergSnapshots)
+        except AnalysisException as error:
+            # The session may know it already.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+        options = {"catalog": self.place.catalog, "table": self.place.table, "snapshots": str(streaming.files)}
+        return spark.readStream.format(IcebergSnapshots.name()).options(**options).load()
 
     def arrived(self, batch: DataFrame) -> DataFrame:
-        """Return the rows as they are."""
-        return batch
+        """Return the rows that some snapshots added.
+
+        Raises as `batch`, and `FailedError` (`tables.log-gone`), `RefusedError` (`tables.not-appended`).
+        """
+        if batch.columns != list(_SPAN.names):
+            return batch
+        table = self._opened()
+        files: list[Any] = []
+        for after, last in batch.collect():
+            if after is None:
+                files += self._whole(table, last)
+            else:
+                files += (file for one in _between(table, self.name, after, last) for file in self._added(table, one))
+        return self._read(batch.sparkSession, table, files)
+
+    def _whole(self, table: Any, snapshot: int) -> list[Any]:
+        if table.snapshot_by_id(snapshot) is None:
+            raise _gone(self.name)
+        return self._files(table, snapshot)
+
+    def _added(self, table: Any, snapshot: Any) -> Iterator[Any]:
+        """Yield the files that a snapshot added."""
+        # Imported late, as above.
+        from pyiceberg.manifest import ManifestContent, ManifestEntryStatus  # noqa: PLC0415
+        from pyiceberg.table.snapshots import Operation  # noqa: PLC0415
+
+        operation = None if snapshot.summary is None else snapshot.summary.operation
+        if operation is Operation.REPLACE:
+            return  # the same rows in other files
+        if operation is not Operation.APPEND:
+            raise RefusedError(
+                "tables.not-appended",
+                f"a snapshot of `{self.name}` changed or deleted rows",
+                hint="a stream reads rows that are added: begin again, in another folder",
+            )
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.content == ManifestContent.DATA:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id:
+                        yield entry.data_file
+
+
+_SPAN: Final = StructType([StructField("@after", LongType()), StructField("@snapshot", LongType())])
+"""What a stream names: the snapshots behind one, which is null at the beginning, up to another."""
+
+
+def _between(table: Any, name: str, after: int, last: int) -> list[Any]:
+    """Return the snapshots behind one, up to another, oldest first. Raises `FailedError` (`tables.log-gone`)."""
+    found: list[Any] = []
+    at: int | None = last
+    while at != after:
+        snapshot = None if at is None else table.snapshot_by_id(at)
+        if snapshot is None:
+            raise _gone(name)
+        found.append(snapshot)
+        at = snapshot.parent_snapshot_id
+    return found[::-1]
+
+
+def _gone(name: str) -> FailedError:
+    return FailedError(
+        "tables.log-gone",
+        f"a snapshot of `{name}` that was not read yet has expired, or was rolled back",
+        hint="read the table without --stream, or begin again in another folder; keep snapshots for longer",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRange(InputPartition):
+    """Snapshots behind one, up to another."""
+
+    after: int | None
+    last: int
+
+
+class IcebergSnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Names the snapshots of a table as they are made. An offset is the last one that was read, and the table."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._place = IcebergPlace(options["catalog"], options["table"])
+        self._most = int(options["snapshots"])
+        self._target: int | None = None
+
+    def _now(self) -> tuple[Any, int | None]:
+        table = self._place.opened()
+        current = table.current_snapshot()
+        return table, None if current is None else int(current.snapshot_id)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Return that nothing was read."""
+        return {"snapshot": None, "table": str(self._now()[0].metadata.table_uuid)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """Return how many snapshots are read at a time."""
+        return ReadMaxFiles(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Store the current snapshot."""
+        self._target = self._now()[1]
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Return the last snapshot of the next batch. Raises `FailedError` (`tables.replaced`, `tables.log-gone`)."""
+        table, last = self._now()
+        if start["table"] != str(table.metadata.table_uuid):
+            raise FailedError("tables.replaced", f"`{self._place.name}` was made again since the stream began")
+        last = last if self._target is None else self._target
+        if last is not None and start["snapshot"] is not None and last != start["snapshot"]:
+            found = _between(table, self._place.name, start["snapshot"], last)
+            count = limit.max_files if isinstance(limit, ReadMaxFiles) else len(found)
+            last = int(found[:count][-1].snapshot_id)
+        return {**start, "snapshot": start["snapshot"] if last is None else last}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the snapshots of a batch."""
+        after, last = start["snapshot"], end["snapshot"]
+        return [] if last is None or last == after else [SnapshotRange(after, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int | None, int]]:
+        """Yield the ids of some snapshots."""
+        return iter([(partition.after, partition.last)] if isinstance(partition, SnapshotRange) else [])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the table keeps its snapshots."""
+
+
+class IcebergSnapshots(DataSource):
+    """The snapshots of an Iceberg table, for Structured Streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(…)`."""
+        return "penstock.iceberg-snapshots"
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        return _SPAN
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's name
+        """Return the reader."""
+        return IcebergSnapshotReader(self.options)
 
 
 def schema_of(table: Any) -> StructType:

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
 from tests.pipeline.jobs_plant import interpreted
@@ -79,6 +81,18 @@ def test_from_tables_to_the_conflicts_of_one_rule(penstock: Shell) -> None:
     assert "moderator.unknown-type" in penstock.ok("pipeline", "quarantine", "found").out
     unknown = penstock("pipeline", "conflicts-of", "found", "zz")
     assert (unknown.status, unknown.code) == (2, "moderator.unknown-rule")
+
+
+def test_rules_in_a_table_of_a_lake(penstock: Shell) -> None:
+    (penstock.folder / "terms.yaml").write_text(TERMS, encoding="utf-8")
+    rule = {"id": "a1", "event": "Line", "stated_by": "acme"}
+    write_deltalake(str(penstock.folder / "rules"), pa.Table.from_pylist([rule]))
+    planned = penstock.ok(
+        *("pipeline", "conflicts", "delta:rules", "--file", "terms.yaml", "--out", "found", "--dry-run", "-o", "json")
+    )
+    assert "delta:" in planned.out
+    ran = penstock("pipeline", "conflicts", "delta:rules", "--format", "csv", "--file", "terms.yaml", "--out", "found")
+    assert ran.code == "tables.mapping"
 
 
 def test_what_is_missing_is_named(penstock: Shell) -> None:

@@ -99,7 +99,8 @@ penstock pipeline conflicts --file rules.yaml --out found --fail-on-conflict
 def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
     """Find all conflicts in a rule base of any size, in one job.
 
-    RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, defines which way
+    RULES is a table: Parquet, JSON lines or CSV, or delta:PATH, iceberg:CATALOG#NAMESPACE.TABLE, parquet:PATH or
+    table:NAME. The rule base, a file or a rule book in a store, defines which way
     rights extend and which attributes profiles have; its types and rules count too. Rows that are not rules go to
     quarantine, with the reason. The report shows who is in conflict, where, and which rules cause most of
     them. `penstock pipeline conflicts-of` lists those of one rule.
@@ -108,8 +109,8 @@ def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
     form = None if options.written is None else StorageFormat(options.written)
     with _known(options.source) as known:
         of_rules, of_types = (
-            None if each is None else InputTable.at(how.cluster.path(each), form)
-            for each in (options.rules, options.types)
+            None if found is None else InputTable.at(found[0], form, found[1])
+            for found in (None if each is None else how.source(each) for each in (options.rules, options.types))
         )
         mode = None if options.mode is None else Mode(options.mode)
         job = known.job(of_rules, of_types, mode, _moment(options.at, session.now))
@@ -212,7 +213,7 @@ class _Known:
             return own if types is None else own.unionByName(read_types(spark, types))
 
         source = " ".join(each for each in (self.where, rules and rules.path, types and types.path) if each)
-        return Conflicts(all_rules, all_types, terms, source, at, None if rules is None else rules.path)
+        return Conflicts(all_rules, all_types, terms, source, at, None if rules is None else rules.files)
 
     def _who(self, principal: Principal) -> str:
         known = principal in self.cast.called or principal in self.cast.names.petnames

@@ -12,6 +12,7 @@ from penstock.apps.cli.pipeline.options import (
     SealedInputOptions,
     SparkOptions,
     TableJobOptions,
+    dedupe_option,
     engine_option,
     jetstream_option,
     messages_of,
@@ -44,7 +45,7 @@ from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import AtOption, Duration, NamesOption, ShelfOptions, html_option
+from penstock.apps.cli.shared.options import AtOption, NamesOption, ShelfOptions, html_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
@@ -74,13 +75,7 @@ class _Ingest:
         "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of files."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
-    dedupe: float | None = option(
-        "--dedupe",
-        type=Duration(unit="m", above=0),
-        metavar="DURATION",
-        help="Put events aside whose source and id were there before. A stream compares those of this time, such as "
-        "10m, and puts older events aside too (default: events are not compared).",
-    )
+    dedupe: float | None = dedupe_option()
     job: TableJobOptions
     engine: str = engine_option()
     output: str = output_option()
@@ -114,8 +109,11 @@ def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     how = options.job.run()
     path, table = (None, None) if options.source is None else how.source(options.source)
     job = ingest_job(session, path=path, types=types, bound=bound, messages=messages, table=table)
-    dedupe = None if options.dedupe is None else timedelta(seconds=options.dedupe)
-    return run_job(replace(job, dedupe=dedupe), how)
+    return run_job(replace(job, dedupe=_span(options.dedupe)), how)
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 @option_class
@@ -123,6 +121,7 @@ class _Admit:
     source: str = argument(metavar="FOLDER")
     keys: SealedInputOptions
     policy_file: str = policy_option()
+    dedupe: float | None = dedupe_option()
     job: TableJobOptions
     engine: str = engine_option()
     output: str = output_option()
@@ -133,12 +132,18 @@ def admit(session: CommandSession, options: _Admit) -> CommandAnswer:
     """Admit the events that publishers may publish: set forced values, and remove attributes they may not set.
 
     FOLDER is what `ingest` wrote, or a table of events, such as delta:PATH. Every event is admitted or refused,
-    with the reason. Each publisher's decision is recorded in `decisions/`, with the number of events that it
-    admitted.
+    with the reason. With --dedupe, an event whose source and id were admitted before is refused too. Each
+    publisher's decision is recorded in `decisions/`, with the number of events that it admitted.
     """
     how = options.job.run()
     return run_job(
-        admit_job(session, how.source(options.source), options.policy_file, options.keys.load(how)),
+        admit_job(
+            session,
+            how.source(options.source),
+            options.policy_file,
+            options.keys.load(how),
+            dedupe=_span(options.dedupe),
+        ),
         how,
     )
 
@@ -325,7 +330,8 @@ class _Audit:
 def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
     """Report which rights are used and which are not, who is refused, and what flows from domain to domain.
 
-    LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is
+    LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. It can also be a table with the
+    records in a column `value`, such as delta:PATH, or messages: kafka://HOST:PORT/TOPIC. As a stream, the page is
     rewritten after each batch, by the policy at that time.
     """
     how = options.job.run()
@@ -341,9 +347,9 @@ def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
         found[:] = [made]
         page.put(made)
 
-    path = how.cluster.path(options.source)
-    with spark_session(how.cluster, how.reads(path)) as on:
-        job = audit_job(on.spark, path)
+    source = how.source(options.source)
+    with spark_session(how.cluster, how.reads(source[0] if source[1] is None else source[1].files)) as on:
+        job = audit_job(on.spark, source)
         if how.dry_run:
             return plan_answer(job, plan(job, on.spark, how.place))
         run = AuditRun(policy, question, on_report)
@@ -415,7 +421,7 @@ def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
         columns = read_request_mapping(data)
     policies = TablePolicies(read_root(options.policy_file), tuple(read_root(file) for file in options.referred))
     path, stored = how.source(options.source)
-    table = InputTable.at(path, None if options.written is None else StorageFormat(options.written))
+    table = InputTable.at(path, None if options.written is None else StorageFormat(options.written), stored)
     moment = options.at.moment(session)
 
     def fixed() -> datetime:
@@ -423,6 +429,6 @@ def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
 
     identity = session.random(16).hex() if options.log else None
     return run_job(
-        Evaluate(table, columns, policies, clock(session) if options.at.at is None else fixed, identity, stored=stored),
+        Evaluate(table, columns, policies, clock(session) if options.at.at is None else fixed, identity),
         how,
     )

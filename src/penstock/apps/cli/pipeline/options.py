@@ -11,6 +11,7 @@ from penstock.apps.cli.pipeline.runs import JobOutput, execute, plan
 from penstock.apps.cli.pipeline.spark_session import Cluster
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
+from penstock.apps.cli.shared.options import Duration
 from penstock.errors import MalformedError
 from penstock.pipeline.jobs.job import Job
 from penstock.pipeline.jobs.schemes import register_schemes
@@ -215,6 +216,17 @@ def messages_of(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, s
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Options that some of the commands share.
+
+
+def dedupe_option() -> Any:
+    """Declare `--dedupe`."""
+    return option(
+        "--dedupe",
+        type=Duration(unit="m", above=0),
+        metavar="DURATION",
+        help="Put events aside whose source and id were there before. A stream compares those of this time, such as "
+        "10m, and puts older events aside too (default: events are not compared).",
+    )
 
 
 def jetstream_option() -> Any:

@@ -319,14 +319,22 @@ def _check_unsealed(table: RowSource | None, keys: KeyFiles | None) -> None:
         raise MalformedError("cli.keys", "a table is not a sealed log", hint="leave out --ring and --kek")
 
 
-def admit_job(session: CommandSession, source: EventSource, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
+def admit_job(
+    session: CommandSession,
+    source: EventSource,
+    policy: str,
+    keys: KeyFiles | None,
+    *,
+    dedupe: timedelta | None = None,
+) -> ByPolicy[Admit]:
     """Return the job `admit` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
     path, table = source
     _check_unsealed(table, keys)
 
     def make(policies: tuple[PipelinePolicy, ...]) -> Admit:
-        return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys, table=table)
+        desk = _desk(policies[0], "admit", session)
+        return Admit(path, _types(*policies), desk, keys=keys, table=table, dedupe=dedupe)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
@@ -379,9 +387,10 @@ def policy_now(file: str | None, session: CommandSession) -> Callable[[], Pipeli
     return lambda: watched.latest()[0]
 
 
-def audit_job(spark: SparkSession, path: str) -> Audit:
-    """Return the job `audit`, over log files or over the decisions of another job."""
-    return Audit(path, of_job=bool(commits(spark, path)))
+def audit_job(spark: SparkSession, source: EventSource) -> Audit:
+    """Return the job `audit`, over log files, a table, or the decisions of another job."""
+    path, table = source
+    return Audit(path, of_job=table is None and bool(commits(spark, path)), table=table)
 
 
 def comparison(job: ByPolicy[WhatIf], on: Started, place: JobOutput | None) -> tuple[PolicyComparison, Done | None]:

@@ -14,7 +14,7 @@ from penstock.apps.cli.pipeline.options import (
     messages_of,
     run_job,
 )
-from penstock.apps.cli.pipeline.runs import clock, load
+from penstock.apps.cli.pipeline.runs import EventSource, clock, load
 from penstock.apps.cli.sealed import CipherOptions, check_signed
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.options import WHO, NamesOption, ShelfOptions
@@ -24,7 +24,7 @@ from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.job import ByPolicy, Watched
-from penstock.pipeline.jobs.sealed import Blocks, Compact, LogBlocks, Seal, Sink, Unseal
+from penstock.pipeline.jobs.sealed import Blocks, Compact, LogBlocks, Seal, Sink, TableBlocks, Unseal
 from penstock.pipeline.sealed.log import KeyFiles, read_signer
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import BLOCK_ROWS, Compacting, Writing
@@ -184,37 +184,46 @@ penstock pipeline unseal sealed --type-file numberplate.type --ring plates.ring 
 def unseal(session: CommandSession, options: _Unseal) -> CommandAnswer:
     """Open a sealed log, as far as you have the keys. The other attributes are empty, and are listed at the end.
 
-    FOLDER is what `seal`, `compact` or `unseal` wrote. Opened events are written where `deliver`, `whatif` and `admit`
-    look for events. Blocks of an epoch whose key is missing stay sealed, and can be opened later: a key of the type, or
-    of an attribute for which you have keys of other epochs. Blocks that do not open go to quarantine unchanged, and so
-    do copies. If the type's owner requires signatures, blocks are opened only if their signer may publish such events
-    by the policy.
+    FOLDER is what `seal`, `compact` or `unseal` wrote, or a table with the rows of such a log. Opened events are
+    written where `deliver`, `whatif` and `admit` look for events. Blocks of an epoch whose key is missing stay sealed,
+    and can be opened later: a key of the type, or of an attribute for which you have keys of other epochs. Blocks that
+    do not open go to quarantine unchanged, and so do copies. If the type's owner requires signatures, blocks are
+    opened only if their signer may publish such events by the policy.
     """
     how = options.job.run()
     keys = options.keys.load(how)
     messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
-    path = None if options.source is None else how.cluster.path(options.source)
+    source = None if options.source is None else how.source(options.source)
 
     def make(policies: tuple[PipelinePolicy, ...]) -> Unseal:
         known = options.types.known(session, next(iter(policies), None))
         judge = known.judge(verify=options.verify)
-        return Unseal(_blocks(path, messages, known.types), known.types, keys, judge, options.verify)
+        return Unseal(_blocks(source, messages, known.types), known.types, keys, judge, options.verify)
 
     policy = options.types.policy_file
     return run_job(make(()) if policy is None else ByPolicy(Watched((policy,), clock(session)), make), how)
 
 
-def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:
-    if messages is not None and path is None:
+def _blocks(source: EventSource | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:
+    if messages is not None and source is None:
         # Imported late: reading files does not need nats-py.
         from penstock.pipeline.sealed.messages import MessageBlocks  # noqa: PLC0415
 
         return MessageBlocks(messages, types)
-    if messages is None and path is not None:
-        return LogBlocks(path)
+    if messages is None and source is not None:
+        return _logged(source)
     raise MalformedError(
         "cli.resource", "unseal reads either a sealed log or a stream", hint="give a folder, or --from-jetstream"
     )
+
+
+def _logged(source: EventSource) -> Blocks:
+    path, table = source
+    if table is not None and table.records:
+        raise MalformedError(
+            "tables.address", f"`{table.name}` is not a sealed log", hint="give --from-jetstream to unseal"
+        )
+    return LogBlocks(path) if table is None else TableBlocks(table)
 
 
 @option_class
@@ -237,10 +246,11 @@ class _Compact:
 def compact(options: _Compact) -> CommandAnswer:
     """Merge small blocks of a sealed log into large ones.
 
-    FOLDER is what `seal` or `unseal` wrote, and is not changed. Blocks are sealed again with the keys of the same
+    FOLDER is what `seal` or `unseal` wrote, and is not changed. It can also be a table with the rows of such a log,
+    such as delta:PATH. Blocks are sealed again with the keys of the same
     epochs. Blocks that are signed, or that have a column whose key you do not have, stay as they are.
     """
     how = options.job.run()
     keys = options.keys.load(how)
     keys.read()
-    return run_job(Compact(LogBlocks(how.cluster.path(options.source)), Compacting(keys, options.rows)), how)
+    return run_job(Compact(_logged(how.source(options.source)), Compacting(keys, options.rows)), how)
