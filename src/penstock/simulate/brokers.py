@@ -10,15 +10,17 @@ They keep policy on their disks, and come back with it after a crash (`restart`)
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.client.client import Client
 from penstock.broker.client.connection import Caller
 from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Given, RequestReport
 from penstock.broker.node.machine import Machine
@@ -52,7 +54,7 @@ READING: Final = TypeDefinition(
         AttributeDefinition("value", "value", AttributeSpec(Kind.INTEGER)),
     ),
 )
-SIGNED: Final = sign_type(READING, OWNER)
+NOTHING: Final[Mapping[str, Sequence[Certificate]]] = MappingProxyType({})
 #: seconds until a network that has just started must know all its brokers
 _COMPLETE: Final = 300.0
 
@@ -94,7 +96,11 @@ def grant(name: str, *rights: Right, valid: Validity = ALWAYS) -> Certificate:
 
 
 class BrokerNetwork:
-    """See the module. Everything that brokers decide and deliver is noted, by the names of processes."""
+    """See the module. Everything that brokers decide and deliver is noted, by the names of processes.
+
+    `definition` is the type that clients publish, `rights` are further certificates of brokers, and `managing` says
+    which of them manage keys, and how.
+    """
 
     def __init__(  # noqa: PLR0913  # named settings, each with a default
         self,
@@ -102,6 +108,9 @@ class BrokerNetwork:
         links: Links,
         *,
         clients: Iterable[str] = (),
+        definition: TypeDefinition = READING,
+        rights: Mapping[str, Sequence[Certificate]] = NOTHING,
+        managing: Callable[[str], Managing | None] = lambda _broker: None,
         trust: TrustSettings | None = None,
         limits: BrokerLimits | None = None,
         durable: bool = True,
@@ -115,6 +124,9 @@ class BrokerNetwork:
         self._peers: dict[str, list[str]] = {name: [] for name in self.brokers}
         for one, other in links:
             self._peers[f"b{one}"].append(f"b{other}")
+        self._type = sign_type(definition, OWNER)
+        self._rights = rights
+        self._managing = managing
         self._trust = trust or TrustSettings(strict=False)
         self._durable = durable
         self._names: dict[Principal, str] = {}
@@ -161,8 +173,10 @@ class BrokerNetwork:
             key=key,
             network=NETWORK,
             peers=tuple(simulation.network.address(name, peer, key_of(peer).principal) for peer in self._peers[name]),
-            credentials=Credentials.of(*self._connect, grant(name, *BROKER_RIGHTS), grant(name, Right.ROUTE)),
-            types=(SIGNED,),
+            credentials=Credentials.of(
+                *self._connect, grant(name, *BROKER_RIGHTS), grant(name, Right.ROUTE), *self._rights.get(name, ())
+            ),
+            types=(self._type,),
             operators=frozenset({OWNER.principal}),
             trust=self._trust,
             limits=self.limits,
@@ -175,10 +189,15 @@ class BrokerNetwork:
             machine=machine,
             reported=lambda report: self._reported(name, report),
             keep=DiskKeep(disk) if self._durable else None,
+            managing=self._managing(name),
         )
         self._note_deliveries(name, node)
+        self.started(name, node)
         self.nodes[name] = node
         await node.start()
+
+    def started(self, name: str, node: Node) -> None:
+        """Look at a broker before it runs: for worlds that note more."""
 
     def _note_deliveries(self, name: str, node: Node) -> None:
         """Note what a broker sends to its readers."""
@@ -229,4 +248,4 @@ class BrokerNetwork:
             timeout=more.pop("timeout", 10.0),
             clock=simulation.clock(name).date,
         )
-        return Client(caller, (SIGNED,), more.pop("patience", 60.0), WrittenNames(lambda: NameBook.of({})))
+        return Client(caller, (self._type,), more.pop("patience", 60.0), WrittenNames(lambda: NameBook.of({})))

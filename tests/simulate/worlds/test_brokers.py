@@ -18,6 +18,7 @@ from penstock.simulate.network import Conditions, Latency
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
 from penstock.simulate.worlds.brokers import BrokersWorld, RevocationWorld
+from penstock.simulate.worlds.sealing import SealingWorld
 
 # ruff: noqa: S311  # a simulation must be repeatable
 
@@ -47,8 +48,9 @@ def run(world: BrokersWorld, seed: int, steps: int = 100, faults: tuple[Fault, .
 
 
 def trace(seed: int) -> str:
-    """Return the trace of a world of brokers."""
-    return run(RevocationWorld({}), seed, 20).trace
+    """Return the trace of a world of brokers: of each kind in turn."""
+    world = (BrokersWorld, RevocationWorld, SealingWorld)[seed % 3]
+    return run(world({}), seed, 20).trace
 
 
 def test_rights_come_and_go_while_brokers_crash_and_links_fail() -> None:
@@ -82,7 +84,7 @@ def test_requests_come_and_go_while_brokers_crash_and_links_fail(seed: int) -> N
 
 @pytest.mark.long
 def test_one_seed_gives_one_trace_in_every_process() -> None:
-    program = "from tests.simulate.worlds.test_brokers import trace\nprint(*map(trace, range(50)))"
+    program = "from tests.simulate.worlds.test_brokers import trace\nprint(*map(trace, range(100)))"
     printed = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -94,7 +96,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
         for hash_seed in ("1", "77")
     ]
     assert printed[0] == printed[1]
-    assert len(set(printed[0])) == 50
+    assert len(set(printed[0])) == 100
 
 
 def test_networks_are_trees_or_random_graphs() -> None:

@@ -436,7 +436,7 @@ class KeyManager:
         Members without a right are evicted, all in one step. Brokers in `spared` are not reviewed.
         """
         state, wishes = self._state(group), self._wish(group)
-        for broker in self.holders(group) - frozenset(spared):
+        for broker in sorted(self.holders(group) - frozenset(spared)):
             try:
                 right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
             except RefusedError:

@@ -77,7 +77,7 @@ class Tree:
     #: for each neighbour that advertises, the subscriptions that its events may match
     _towards: dict[Principal, Covering[_Source]] = field(default_factory=dict)
     #: neighbours whose advertisements have changed
-    _stale: set[Principal] = field(default_factory=set)
+    _stale: dict[Principal, None] = field(default_factory=dict)
     _moves: dict[Principal, dict[AnyFilter, bool]] = field(default_factory=dict)
     #: the new subscriptions since `demanded`, and one matching subscription for each wanted advertisement
     _fresh: list[_Witness] = field(default_factory=list)
@@ -141,7 +141,8 @@ class Tree:
             return {side: range(len(block.numbers)) for side in self.subscriptions if side is not None}
         places = defaultdict[Principal, list[int]](list)
         for place, event in enumerate(block.events):
-            for peer in {peer for peer, _ in match(event.values)}:
+            # In the order of the matches, so that the same events always go out in the same order.
+            for peer in dict.fromkeys(peer for peer, _ in match(event.values)):
                 places[peer].append(place)
         return places
 
@@ -150,7 +151,7 @@ class Tree:
         differs = self.sealed.rekeyed()
         if differs:
             self.changed = True
-            self._stale |= self._towards.keys()
+            self._stale |= dict.fromkeys(self._towards)
         return differs
 
     def offered(self) -> frozenset[TypeKey]:
@@ -220,7 +221,7 @@ class Tree:
     def _readvertised(self, side: Side, entry: Advertisement) -> None:
         self.changed = True
         if side is not None and entry.type == self.key:
-            self._stale.add(side)
+            self._stale[side] = None
 
     def _refresh(self) -> None:
         """Recompute the subscriptions for neighbours whose advertisements have changed."""
@@ -233,7 +234,7 @@ class Tree:
                             covering.put((other, name), filter_)
             if not any(True for _ in self._own(side)):
                 del self._towards[side]
-        self._stale = set()
+        self._stale = {}
 
     def _own(self, side: Side) -> Iterator[Filter]:
         entries = self.advertisements.get(side, {}).values()

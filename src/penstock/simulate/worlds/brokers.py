@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from penstock.trust.certificates import Certificate
     from penstock.trust.signed import SignedValue
 
-_LINKS: Final = ((1, 0), (2, 1), (3, 2), (4, 3), (4, 0), (3, 0))
-_HOMES: Final = {"p0": "b0", "p1": "b2", "r0": "b1", "r1": "b3", "r2": "b4", "owner": "b0"}
-_PUBLISHERS: Final = ("p0", "p1")
-_READERS: Final = ("r0", "r1", "r2")
+LINKS: Final = ((1, 0), (2, 1), (3, 2), (4, 3), (4, 0), (3, 0))
+BROKERS: Final = ("b0", "b1", "b2", "b3", "b4")
+HOMES: Final = {"p0": "b0", "p1": "b2", "r0": "b1", "r1": "b3", "r2": "b4", "owner": "b0"}
+PUBLISHERS: Final = ("p0", "p1")
+READERS: Final = ("r0", "r1", "r2")
 _TOPIC: Final = READING.name.name
 #: seconds between two attempts of a client
 _AGAIN: Final = 0.5
@@ -51,7 +52,7 @@ class BrokersWorld:
     fault_kinds: tuple[str, ...] = (
         *("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
     )
-    processes = ("b0", "b1", "b2", "b3", "b4", *_HOMES)
+    processes = (*BROKERS, *HOMES)
     seconds = 40.0
     #: the steps, and how often each is drawn
     _shares: Mapping[str, int] = {"publish": 8, "subscribe": 1, "unsubscribe": 1}
@@ -62,8 +63,8 @@ class BrokersWorld:
         self._feeds: dict[str, Feed[Event]] = {}
         self._subscriptions: dict[str, Subscription[Event]] = {}
         #: the readers that want to read
-        self._reading = set(_READERS)
-        #: the certificate of each reader that may read, and how many there were
+        self._reading = set(READERS)
+        #: the certificate of each process whose right to read the owner has granted, and how many there were
         self._rights: dict[str, Certificate] = {}
         self._issued = 0
         #: changes that the owner has not signed, each with the reader whose right it revokes; and those not handed in
@@ -75,7 +76,7 @@ class BrokersWorld:
         found: list[SimulationStep] = []
         for number in range(size):
             (kind,) = random.choices([*self._shares], [*self._shares.values()])
-            arguments = (random.choice(_PUBLISHERS), f"e{number}") if kind == "publish" else (random.choice(_READERS),)
+            arguments = (random.choice(PUBLISHERS), f"e{number}") if kind == "publish" else (random.choice(READERS),)
             found.append(SimulationStep(round(random.uniform(0, self.seconds), 3), kind, arguments))
         return (*sorted(found, key=lambda step: step.at),)
 
@@ -84,26 +85,36 @@ class BrokersWorld:
     async def start(self, simulation: Simulation) -> None:
         """Start the brokers, grant everybody's rights, and connect all clients."""
         self._simulation = simulation
-        self._network = BrokerNetwork(simulation, _LINKS, clients=_HOMES)
+        self._network = self._build()
         await self._network.start()
         await self.restart("owner")
-        writing = [grant(name, Right.PUBLISH) for name in _PUBLISHERS]
-        self._changes.put_nowait((publish(*writing), ""))
-        for reader in _READERS:
-            self._grant(reader)
-        await self._network.until(lambda: len(self._known()) == len(self._network.brokers))
-        for name in (*_PUBLISHERS, *_READERS):
+        self._first()
+        await self._network.until(lambda: self._changes.empty() and not self._unsent and self._agreed())
+        for name in (*PUBLISHERS, *READERS):
             await self.restart(name)
-        await self._network.until(lambda: len(self._feeds) + len(self._subscriptions) == len(_HOMES) - 1)
+        await self._network.until(lambda: len(self._feeds) + len(self._subscriptions) == len(HOMES) - 1)
+
+    def _first(self) -> None:
+        """Let the owner grant the rights that everybody begins with."""
+        self._changes.put_nowait((publish(*(grant(name, Right.PUBLISH) for name in PUBLISHERS)), ""))
+        for reader in READERS:
+            self._grant(reader)
+
+    def _promised(self) -> list[str]:
+        """Return the readers that must get everything, now that all is whole again."""
+        return sorted(self._reading & self._rights.keys())
+
+    def _build(self) -> BrokerNetwork:
+        return BrokerNetwork(self._simulation, LINKS, clients=HOMES)
 
     async def restart(self, process: str) -> None:
         """Start a process, also one that has crashed."""
-        if process not in _HOMES:
+        if process not in HOMES:
             await self._network.restart(process)
         elif process == "owner":
             self._simulation.start(process, self._own())
         else:
-            work = self._publish_from(process) if process in _PUBLISHERS else self._read(process)
+            work = self._publish_from(process) if process in PUBLISHERS else self._read(process)
             self._simulation.start(process, work)
 
     def _known(self) -> list[int]:
@@ -111,10 +122,14 @@ class BrokersWorld:
         states = [node.policies.status().get(str(OWNER.principal)) for node in self._network.nodes.values()]
         return [state["number"] for state in states if isinstance(state, dict) and state["number"]]  # type: ignore[misc]
 
+    def _agreed(self) -> bool:
+        """Return whether all brokers have everything that the owner has said."""
+        return self._known() == [self._network.author.number] * len(self._network.brokers)
+
     async def _connected(self, name: str) -> Client:
         """Connect a client, however often that takes. It connects again by itself from then on."""
         while True:
-            client = self._network.client(name, _HOMES[name])
+            client = self._network.client(name, HOMES[name])
             try:
                 await client.__aenter__()
             except PenstockError:
@@ -238,9 +253,9 @@ class BrokersWorld:
         with suppress(TimeoutError):
             await self._network.until(self._whole, _SETTLES)
         await asyncio.sleep(_ARRIVES)
-        for name in _PUBLISHERS:
+        for name in PUBLISHERS:
             self._simulation.start(name, self._publish(name, f"last of {name}"))
-            for reader in sorted(self._reading & self._rights.keys()):
+            for reader in self._promised():
                 self._simulation.note("owner", "promised", reader=reader, event=f"last of {name}")
         await asyncio.sleep(_ARRIVES)
         number = self._network.author.number
@@ -259,9 +274,9 @@ class BrokersWorld:
             and not self._unsent
             and all(self._simulation.runs(name) for name in self.processes)
             and all(len(node.brokers()) == len(network.brokers) for node in network.nodes.values())
-            and set(self._known()) == {network.author.number}
+            and self._agreed()
             and all(client.peer is not None for client in self._clients.values())
-            and len(self._feeds) == len(_PUBLISHERS)
+            and len(self._feeds) == len(PUBLISHERS)
             and self._subscriptions.keys() == self._reading
         )
 
