@@ -20,6 +20,7 @@ from penstock.broker.client.client import Client
 from penstock.broker.client.connection import Caller
 from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Given, RequestReport
@@ -86,12 +87,11 @@ def key_of(name: str) -> SigningKey:
 
 def grant(name: str, *rights: Right, valid: Validity = ALWAYS) -> Certificate:
     """Return a certificate for a process: rights on the type, or on the network."""
-    on_network = all(right.on_network for right in rights)
-    tag = (
-        network_tag(NETWORK.owner, NETWORK.name, rights)
-        if on_network
-        else event_tag(OWNER.principal, READING.name.name, None, rights)
-    )
+    if all(right.on_network for right in rights):
+        tag = network_tag(NETWORK.owner, NETWORK.name, rights)
+    else:
+        # Time-stamps are for all types of an owner.
+        tag = event_tag(OWNER.principal, None if Right.STAMP in rights else READING.name.name, None, rights)
     return issue(Authorisation(OWNER.principal, key_of(name).principal, tag, False, valid), OWNER)
 
 
@@ -112,6 +112,7 @@ class BrokerNetwork:
         rights: Mapping[str, Sequence[Certificate]] = NOTHING,
         managing: Callable[[str], Managing | None] = lambda _broker: None,
         trust: TrustSettings | None = None,
+        stamps: StampSettings | None = None,
         limits: BrokerLimits | None = None,
         durable: bool = True,
     ) -> None:
@@ -128,6 +129,7 @@ class BrokerNetwork:
         self._rights = rights
         self._managing = managing
         self._trust = trust or TrustSettings(strict=False)
+        self._stamps = stamps or StampSettings()
         self._durable = durable
         self._names: dict[Principal, str] = {}
         for name in (*self.brokers, *clients):
@@ -179,6 +181,7 @@ class BrokerNetwork:
             types=(self._type,),
             operators=frozenset({OWNER.principal}),
             trust=self._trust,
+            stamps=self._stamps,
             limits=self.limits,
             random=simulation.random(name).randbytes,
         )

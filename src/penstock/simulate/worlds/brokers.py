@@ -18,6 +18,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.client.client import Client, Feed, Subscription
+from penstock.broker.core.settings import TrustSettings
+from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.errors import PenstockError, RefusedError
 from penstock.simulate.brokers import OWNER, READING, BrokerNetwork, grant
 from penstock.simulate.scenario import SimulationStep
@@ -38,6 +40,9 @@ HOMES: Final = {"p0": "b0", "p1": "b2", "r0": "b1", "r1": "b3", "r2": "b4", "own
 PUBLISHERS: Final = ("p0", "p1")
 READERS: Final = ("r0", "r1", "r2")
 _TOPIC: Final = READING.name.name
+#: the brokers that sign time-stamps, which last shorter than many partitions
+_STAMPERS: Final = ("b0", "b3")
+_STAMPS: Final = StampSettings(period=timedelta(seconds=3), every=timedelta(seconds=1))
 #: seconds between two attempts of a client
 _AGAIN: Final = 0.5
 #: seconds in which everything must be whole again when faults have stopped, and for the last events to arrive
@@ -282,7 +287,22 @@ class BrokersWorld:
 
 
 class RevocationWorld(BrokersWorld):
-    """See the module."""
+    """See the module. Brokers deliver only while time-stamps are fresh, which `b0` and `b3` sign.
+
+    Clocks do not jump by more than the brokers assume: a revocation is complete when the stamps of a broker that
+    cannot be reached have expired.
+    """
 
     name = "revocation"
+    fault_kinds = tuple(kind for kind in BrokersWorld.fault_kinds if kind != "jump")
     _shares: Mapping[str, int] = {"publish": 8, "grant": 1, "revoke": 1}
+
+    def _build(self) -> BrokerNetwork:
+        return BrokerNetwork(
+            self._simulation,
+            LINKS,
+            clients=HOMES,
+            rights={name: [grant(name, Right.STAMP)] for name in _STAMPERS},
+            trust=TrustSettings(strict=True),
+            stamps=_STAMPS,
+        )
