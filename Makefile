@@ -62,7 +62,7 @@ pytest: setup
 
 # Attacks are measured alone: what others take of the machine would count as theirs.
 HOSTILE = tests/network/hostile
-soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many examples, long tests, attacks, and 10 million rules; takes hours
+soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many examples, long tests, attacks, 10 million rules, and SEEDS=10000 of each simulated world; takes hours
 	@$(run) LONG=1 TIMES=$(or $(TIMES),20) $(PYTEST) -m "hypothesis or long" --ignore=$(HOSTILE) --hypothesis-profile=soak -o faulthandler_timeout=0 $(ARGS)
 	@$(MAKE) --no-print-directory hostile
 	@$(run) python bench/soak_conflicts.py

@@ -48,8 +48,8 @@ CASES: dict[str, Notes] = {
         ("gate", "role", {"holder": "ann", "role": "nurse", "conditions": ("employed ann", "on-duty ann")}),
     ],
     "no_access_after_statement": [
-        ("gate", "statement", {"credential": "c1", "until": 100.0}),
-        ("gate", "access", {"credential": "c1", "clock": 100.5}),
+        ("gate", "statement", {"of": "lab", "until": 100.0}),
+        ("gate", "access", {"of": "lab", "credential": "c1", "clock": 100.5}),
     ],
     "suspended_requests_end": [("pep", "asked", {"request": "r1"})],
     "replicas_converge": [
@@ -75,10 +75,10 @@ RIGHT_END: dict[str, Notes] = {
         ("gate", "condition", {"name": "on-duty ann", "holds": True}),
         ("gate", "role", {"holder": "ann", "role": "nurse", "conditions": ("employed ann", "on-duty ann")}),
     ],
-    "no_access_after_statement": [("gate", "access", {"credential": "c1", "clock": 100.0})],
+    "no_access_after_statement": [("gate", "access", {"of": "lab", "credential": "c1", "clock": 100.0})],
     "suspended_requests_end": [("pep", "asked", {"request": "r1"}), ("pep", "ended", {"request": "r1"})],
     "replicas_converge": [("p2", "replica", {"of": "book", "state": "a"})],
-    "joins_end": [("pep", "joining", {"component": "pep"}), ("pep", "crashed", {})],
+    "joins_end": [("pep", "joining", {"component": "pep"}), ("pep", "fault", {"fault": "crash"})],
 }
 
 
@@ -101,3 +101,14 @@ def test_what_was_promised_must_arrive() -> None:
 
 def test_a_process_answers_for_its_own_decisions_alone() -> None:
     assert [found.checker for found in check(log([ALLOWED, ("b2", "delivered", EVENT)]))] == ["only_allowed_deliveries"]
+
+
+def test_a_revoked_credential_gives_no_access() -> None:
+    notes: Notes = [
+        ("gate", "statement", {"of": "lab", "until": 100.0}),
+        ("gate", "statement-ended", {"credential": "c1"}),
+        ("gate", "access", {"of": "lab", "credential": "c2", "clock": 1.0}),
+    ]
+    assert check(log(notes)) == []
+    revoked = ("gate", "access", {"of": "lab", "credential": "c1", "clock": 1.0})
+    assert [found.checker for found in check(log([*notes, revoked]))] == ["no_access_after_statement"]

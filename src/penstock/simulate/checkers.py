@@ -96,10 +96,10 @@ def no_acknowledged_change_lost(log: Log) -> Iterable[Violation]:
 def events_once(log: Log) -> Iterable[Violation]:
     """Every event reaches a reader at most once, and exactly once if that was promised.
 
-    `delivered(reader, event)`, `promised(reader, event)`.
+    `delivered(reader, event)` or `applied(reader, event)`, `promised(reader, event)`.
     """
     delivered: Counter[tuple[str, str]] = Counter()
-    for entry, fields in _of(log, "delivered"):
+    for entry, fields in _of(log, "delivered", "applied"):
         reader, event = one = fields["reader"], fields["event"]
         delivered[one] += 1
         if delivered[one] == 2:
@@ -236,26 +236,33 @@ def no_role_outlives_conditions(log: Log) -> Iterable[Violation]:
 def no_access_after_statement(log: Log) -> Iterable[Violation]:
     """Nobody has access by a credential after the last validity statement about it has ended.
 
-    `statement(credential, until)` when a process takes one; `access(credential, clock)` with the time of the process.
+    `statement(of, until)` when a process takes one of an issuer, `statement-ended(credential)` when it takes one that
+    revokes a credential; `access(of, credential, clock)` with the time of the process.
     """
     until: dict[tuple[str, str], float] = {}
-    for entry, fields in _of(log, "statement", "access"):
-        of = entry.process, fields["credential"]
+    ended: set[tuple[str, str]] = set()
+    for entry, fields in _of(log, "statement", "statement-ended", "access"):
+        process = entry.process
         if entry.kind == "statement":
+            of = process, fields["of"]
             until[of] = max(until.get(of, 0.0), fields["until"])
-        elif fields["clock"] > until.get(of, 0.0):
-            yield Violation(
-                "no_access_after_statement",
-                entry.at,
-                f"{entry.process} gave access by {of[1]} at {fields['clock']:.3f}; its last statement was valid until "
-                f"{until.get(of, 0.0):.3f}",
-            )
+        elif entry.kind == "statement-ended":
+            ended.add((process, fields["credential"]))
+        else:
+            last = until.get((process, fields["of"]), 0.0)
+            if fields["clock"] > last or (process, fields["credential"]) in ended:
+                why = "after it was revoked" if fields["clock"] <= last else f"after {last:.3f}, when statements end"
+                yield Violation(
+                    "no_access_after_statement",
+                    entry.at,
+                    f"{process} gave access by {fields['credential']} at {fields['clock']:.3f}, {why}",
+                )
 
 
 def suspended_requests_end(log: Log) -> Iterable[Violation]:
     """Every request that waits is answered, refused or ends with its process.
 
-    `asked(request)`, `ended(request)`, `crashed()`.
+    `asked(request)`, `ended(request)`, `fault(fault)`, of which `crash` ends what its process does.
     """
     return _unended(log, "suspended_requests_end", "asked", "ended", "request")
 
@@ -263,19 +270,19 @@ def suspended_requests_end(log: Log) -> Iterable[Violation]:
 def joins_end(log: Log) -> Iterable[Violation]:
     """Every request to join is admitted, rejected or ends with its process.
 
-    `joining(component)`, `join-ended(component)`, `crashed()`.
+    `joining(component)`, `join-ended(component)`, `fault(fault)`.
     """
     return _unended(log, "joins_end", "joining", "join-ended", "component")
 
 
 def _unended(log: Log, checker: str, start: str, end: str, what: str) -> Iterable[Violation]:
     open_since: dict[str, Entry] = {}
-    for entry, fields in _of(log, start, end, "crashed"):
+    for entry, fields in _of(log, start, end, "fault"):
         if entry.kind == start:
             open_since[fields[what]] = entry
         elif entry.kind == end:
             open_since.pop(fields[what], None)
-        else:
+        elif fields["fault"] == "crash":
             open_since = {name: since for name, since in open_since.items() if since.process != entry.process}
     return [Violation(checker, since.at, f"{what} {name} has not ended") for name, since in open_since.items()]
 

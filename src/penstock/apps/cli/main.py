@@ -49,7 +49,7 @@ GROUPS = {
         "domain": Noun(f"{_HERE}.domain:domain", "Plan, check, run and change a domain of authorization components."),
         "simulate": Noun(
             f"{_HERE}.simulate.commands:simulate",
-            "Run the real system in virtual time, to try plans.",
+            "Run the real system in virtual time, to search for faults and to try plans.",
         ),
         "fabric": Noun(f"{_HERE}.fabrics:fabric", "Run what a fabric needs: the keeper of a DDS domain."),
         "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),

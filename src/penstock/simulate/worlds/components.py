@@ -1,7 +1,8 @@
 """A domain of authorization components: two PAPs, and PEPs, PDPs and PIPs that join, decide and are reconfigured.
 
 Users are `u0` to `u9`, and each one's number is its rank, which PIPs know. Version `v7.3` of the policy permits whoever
-has a rank above 3, so that a decision tells which versions can have given it.
+has a rank above 3, and denies others, so that a decision tells which versions can have given it. If no PIP answers, the
+decision is Indeterminate.
 
 Steps:
 
@@ -12,6 +13,7 @@ Steps:
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -32,6 +34,7 @@ from penstock.policy.language.requests import ACTION_ID
 from penstock.roles.engine import SetFact
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
+from penstock.simulate.worlds.world import ProcessTasks
 
 _USERS: Final = 10
 _ROLES: Final = "".join(
@@ -61,8 +64,9 @@ def _policy(number: int, rank: int) -> PolicyText:
     attribute sort {{ category = resource id = "{RESOURCE_TYPE}" type = string }}
     attribute does {{ category = action id = "{ACTION_ID}" type = string }}
     attribute rank {{ category = subject id = "rank" type = integer }}
-    policy withdraw {{ apply deny-unless-permit target clause sort == "account" and does == "withdraw"
-        rule ranked {{ permit condition rank > {rank} }} }} }}"""
+    policy withdraw {{ apply deny-overrides target clause sort == "account" and does == "withdraw"
+        rule high {{ permit condition rank > {rank} }}
+        rule low {{ deny condition rank <= {rank} }} }} }}"""
     return PolicyText("withdraw", f"v{number}.{rank}", float(number), text.encode())
 
 
@@ -115,6 +119,7 @@ class ComponentsWorld:
     async def start(self, simulation: Simulation) -> None:
         """Start the PAPs and then all members, and wait until they have joined."""
         self._simulation = simulation
+        self._tasks = ProcessTasks(simulation)
         simulation.note("pap1", "policy", version="v0.4", answers=_answers(4))
         for process in self.processes:
             await self.restart(process)
@@ -125,7 +130,7 @@ class ComponentsWorld:
         self._paps.pop(process, None)
         self._components.pop(process, None)
         main = self._administer if process.startswith("pap") else self._take_part
-        self._simulation.start(process, main(process))
+        self._tasks.supervise(process, partial(main, process))
 
     def _surroundings(self, process: str) -> dict[str, Any]:
         return {"clock": self._simulation.clock(process), "random": self._simulation.random(process).randbytes}
@@ -155,6 +160,7 @@ class ComponentsWorld:
             await component.join()
         except PenstockError as error:
             note(name, "join-ended", component=name, how=error.code)
+            raise
         else:
             note(name, "join-ended", component=name, how="joined")
             self._components[name] = component
@@ -189,14 +195,14 @@ class ComponentsWorld:
         """Perform a step in the process that does it, without waiting for its end."""
         if step.name == "ask":
             pep, user = step.arguments
-            if isinstance(self._components.get(pep), EnforcementComponent):
+            if self._simulation.runs(pep) and pep in self._components:
                 self._asked += 1
-                self._simulation.start(pep, self._ask(pep, user, f"{pep}.{self._asked}"))
+                self._tasks.start(pep, self._ask(pep, user, f"{pep}.{self._asked}"))
             return
         for name, pap in list(self._paps.items()):
-            if pap.owns:
+            if self._simulation.runs(name) and pap.owns:
                 work = self._reconfigure if step.name == "policy" else self._admit
-                self._simulation.start(name, work(name, pap, int(step.arguments[0])))
+                self._tasks.start(name, work(name, pap, int(step.arguments[0])))
                 return
 
     async def _ask(self, name: str, user: str, request: str) -> None:

@@ -4,27 +4,37 @@ A run draws steps and faults from the seed (or takes those of a scenario), start
 time, applies the faults, and stops them. Then `settle` must find the world whole again, and the checkers read the log.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+from penstock.errors import FailedError
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
 
+#: seconds before work that has failed is started again
+_PAUSE: Final = 1.0
+
 
 class SimulationWorld(Protocol):
-    """See the module. A world is made for one run, by its options."""
+    """See the module. A world is made for one run."""
 
-    #: what scenarios call it
-    name: str
-    #: which kinds of faults it must stand
-    fault_kinds: tuple[str, ...]
-    #: the processes that faults can hit
-    processes: tuple[str, ...]
-    #: how long steps and faults take, in virtual seconds
-    seconds: float
+    @property
+    def name(self) -> str:
+        """What scenarios call it."""
 
-    def __init__(self, options: Mapping[str, int]) -> None: ...
+    @property
+    def fault_kinds(self) -> tuple[str, ...]:
+        """Which kinds of faults it must stand."""
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """The processes that faults can hit."""
+
+    @property
+    def seconds(self) -> float:
+        """How long steps and faults take, in virtual seconds."""
 
     def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
         """Draw a workload of about so many steps, ordered by time."""
@@ -43,3 +53,40 @@ class SimulationWorld(Protocol):
 
         Faults have stopped: everybody can be reached, and every process runs.
         """
+
+
+class ProcessTasks:
+    """Tasks of simulated processes: none is forgotten while it waits, and one that fails is reported."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, process: str, work: Coroutine[Any, Any, object]) -> None:
+        """Run work as a task of a process."""
+        task: asyncio.Task[object] = self._simulation.start(process, work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def supervise(self, process: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run work as a task of a process, and start it again if the fabric or a store fails, as an operator does."""
+
+        async def again() -> None:
+            while True:
+                try:
+                    await work()
+                except FailedError as error:
+                    if error.code.startswith("simulate."):
+                        raise
+                    self._simulation.note(process, "started again", how=error.code)
+                    await asyncio.sleep(_PAUSE)
+                else:
+                    return
+
+        self.start(process, again())
+
+    def _ended(self, task: "asyncio.Task[object]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            loop = self._simulation.loop
+            loop.call_exception_handler({"message": f"a task of {task.get_name()} failed", "exception": error})

@@ -4,12 +4,13 @@ import click
 
 from penstock.apps.cli.shared.session import Verbs
 from penstock.apps.cli.simulate.plans import calibrate, domain
+from penstock.apps.cli.simulate.scenarios import explore, run
 
 
 @click.group(cls=Verbs)
 def simulate() -> None:
-    """Run the real system in virtual time, to try plans."""
+    """Run the real system in virtual time, to search for faults and to try plans."""
 
 
-for _verb in (domain, calibrate):
+for _verb in (run, explore, domain, calibrate):
     simulate.add_command(_verb)

@@ -655,7 +655,7 @@ class AdministrationComponent:
             await self._give_up()
             raise self._behind(self._ahead)
         # What this PAP has read before it followed CONF so far may have meant nothing to it.
-        for instance in [one for one in self._declared if one.kind in COMPACTED]:
+        for instance in sorted(one for one in self._declared if one.kind in COMPACTED):
             if topic_name(self.settings.domain, instance) in self._readers:
                 for sample in await self._fabric.state(topic_name(self.settings.domain, instance)):
                     await self._again(instance, sample)

@@ -612,7 +612,10 @@ class DomainRegistry:
         while found := (dict(islice(ended, ENDED_TOGETHER)), dict(islice(replaced, ENDED_TOGETHER))):
             if not any(found):
                 return
-            missed = {component: self.last_missed[component] for component in found[0].keys() & self.last_missed.keys()}
+            missed = {
+                component: self.last_missed[component]
+                for component in sorted(found[0].keys() & self.last_missed.keys())
+            }
             yield Withdrawal(found[0], missed, found[1])
 
     # ------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,200 @@
+"""`penstock simulate run` and `explore`: run scenarios, and search for seeds that violate something."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
+from penstock.errors import RefusedError
+from penstock.simulate.checkers import Violation
+from penstock.simulate.explore import Exploration
+from penstock.simulate.explore import explore as search
+from penstock.simulate.run import Outcome, world_of
+from penstock.simulate.run import run as run_scenario
+from penstock.simulate.scenario import SimulationScenario
+from penstock.simulate.worlds import WORLDS
+from penstock.store.files.files import read_file, replace_file
+
+_BAR: Final = 30
+#: violations that are shown to people
+_SHOWN: Final = 10
+
+
+@option_class
+class _Scenario:
+    scenario: str = argument(metavar="SCENARIO")
+    seed: int | None = option(
+        "--seed", type=click.IntRange(0), metavar="NUMBER", help="Begin with this seed (default: the file's, or 0)."
+    )
+    size: int | None = option(
+        "--size", type=click.IntRange(1), metavar="NUMBER", help="Draw so many steps (default: the file's, or 100)."
+    )
+
+    def read(self) -> SimulationScenario:
+        """Return the scenario of a file, or of a world by its name. Raises `MalformedError`, `FailedError`."""
+        if self.scenario in WORLDS:
+            found = SimulationScenario(self.scenario, 0)
+        else:
+            found = SimulationScenario.parse(read_file(self.scenario))
+        if self.seed is not None:
+            found = replace(found, seed=self.seed)
+        if self.size is not None:
+            found = replace(found, options={**found.options, "size": self.size})
+        world_of(found)
+        return found
+
+
+def _violations(violations: tuple[Violation, ...]) -> list[dict[str, object]]:
+    return [{"checker": one.checker, "at": one.at, "message": one.message} for one in violations]
+
+
+def _violated(violations: tuple[Violation, ...], hint: str) -> RefusedError | None:
+    if not violations:
+        return None
+    first = violations[0]
+    message = f"{first.checker} found at {first.at:.3f} s: {first.message[:300]}"
+    return RefusedError("simulate.violation", message, hint=hint, checker=first.checker)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One scenario.
+
+
+@option_class
+class _Run(_Scenario):
+    log: bool = option("--log", is_flag=True, help="Show what was noted, in order.")
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock simulate run components --seed 7
+penstock simulate run found.toml --log
+""",
+)
+def run(options: _Run) -> CommandAnswer:
+    """Run a scenario in virtual time, and check its log: SCENARIO is a file, or the name of a world.
+
+    The same scenario gives the same trace everywhere. Ends with status 1 if something is violated.
+    """
+    outcome = run_scenario(options.read())
+    data = {
+        "world": outcome.scenario.world,
+        "seed": outcome.scenario.seed,
+        "trace": outcome.trace,
+        "counts": dict(outcome.counts),
+        "violations": _violations(outcome.violations),
+    }
+    if options.log:
+        data["log"] = [
+            [one.at, one.process, one.kind, {k: str(v) for k, v in one.fields.items()}] for one in outcome.log
+        ]
+    error = _violated(outcome.violations, "add --log to see what happened before")
+    return CommandAnswer(data, _shown_run(outcome, log=options.log), error)
+
+
+def _shown_run(outcome: Outcome, *, log: bool) -> list[Shown]:
+    shown: list[Shown] = []
+    if log:
+        rows = [
+            (f"{one.at:.6f}", one.process, one.kind, " ".join(f"{key}={value!s}" for key, value in one.fields.items()))
+            for one in outcome.log
+        ]
+        shown.append(grid_table(("seconds", "process", "what", ""), rows))
+    shown += [
+        grid_table(("count", ""), [(str(number), name) for name, number in sorted(outcome.counts.items())]),
+        f"{outcome.scenario.world}, seed {outcome.scenario.seed}, trace {outcome.trace[:16]}",
+    ]
+    return shown + _shown_violations(outcome.violations)
+
+
+def _shown_violations(violations: tuple[Violation, ...]) -> list[Shown]:
+    if not violations:
+        return ["✓ nothing is violated"]
+    rows = [(f"{one.at:.6f}", one.checker, one.message) for one in violations[:_SHOWN]]
+    more = len(violations) - len(rows)
+    return [grid_table(("seconds", "checker", "what it found"), rows), *([f"and {more} more"] if more else [])]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Many seeds.
+
+
+@option_class
+class _Explore(_Scenario):
+    seeds: int = option(
+        "--seeds",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        metavar="NUMBER",
+        help="Run so many seeds, or until one violates something.",
+    )
+    processes: int | None = option(
+        "--processes",
+        type=click.IntRange(1),
+        metavar="NUMBER",
+        help="Run in so many processes (default: one per core).",
+    )
+    out: str | None = option("--out", metavar="FILE", help="Write the shrunk scenario here (default: WORLD-SEED.toml).")
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock simulate explore components --seeds 1000
+penstock simulate explore scenario.toml --seeds 10000 --out found.toml
+""",
+)
+def explore(options: _Explore) -> CommandAnswer:
+    """Run a scenario with many seeds, and shrink the first one that violates something to a few lines.
+
+    SCENARIO is a file, or the name of a world. Steps and faults that it does not write down are drawn from each seed.
+    Ends with status 1 if something is violated; `penstock simulate run FILE` shows it again.
+    """
+    scenario = options.read()
+    state = "seeds", 0, options.seeds
+
+    def progress(what: str, done: int, of: int) -> None:
+        nonlocal state
+        state = what, done, of
+
+    def text() -> str:
+        what, done, of = state
+        full = round(_BAR * done / max(of, 1))
+        return f"{scenario.world}: {what} {'█' * full}{'░' * (_BAR - full)} {done}/{of}"
+
+    with showing(text):
+        found = search(scenario, options.seeds, processes=options.processes or os.cpu_count() or 1, progress=progress)
+    data: dict[str, object] = {
+        "world": scenario.world,
+        "seeds": found.seeds,
+        "fewest": dict(found.fewest),
+        "counts": dict(found.counts),
+        "violations": _violations(found.violations),
+    }
+    path = None
+    if found.scenario is not None:
+        path = Path(options.out or f"{scenario.world}-{found.scenario.seed}.toml")
+        replace_file(path, found.scenario.text().encode())
+        data |= {"file": str(path), "scenario": found.scenario.text(), "before": found.before}
+    error = _violated(found.violations, f"run `penstock simulate run {path} --log`")
+    return CommandAnswer(data, _shown_search(found, path), error)
+
+
+def _shown_search(found: Exploration, path: Path | None) -> list[Shown]:
+    faults = [(str(number), name) for name, number in sorted(found.counts.items()) if name.startswith("fault ")]
+    counts, fewest = found.counts, found.fewest
+    shown: list[Shown] = [
+        f"{found.seeds} seeds, {counts.get('messages', 0)} messages, {counts.get('faults', 0)} faults",
+        f"the fewest of one seed: {fewest.get('messages', 0)} messages, {fewest.get('faults', 0)} faults",
+        grid_table(("count", ""), faults),
+    ]
+    if found.scenario is not None:
+        lines = len((found.scenario.steps or ()) + (found.scenario.faults or ()))
+        shown += [f"✓ wrote {path}: {lines} of {found.before} steps and faults", found.scenario.text().rstrip()]
+    return shown + _shown_violations(found.violations)

@@ -1,0 +1,102 @@
+"""Run a scenario: draw what it does not say, start its world, perform steps and faults, settle, and check the log.
+
+The same scenario always gives the same outcome, in every process.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from penstock.errors import MalformedError, PenstockError, did_you_mean
+from penstock.simulate.checkers import Violation, check
+from penstock.simulate.faults import Fault, apply, draw
+from penstock.simulate.scenario import SimulationScenario, SimulationStep
+from penstock.simulate.simulation import Entry, Simulation
+from penstock.simulate.worlds import WORLDS
+from penstock.simulate.worlds.world import SimulationWorld
+
+#: how many steps a run has if its scenario does not say it
+STEPS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a scenario, whose steps and faults are all written down."""
+
+    scenario: SimulationScenario
+    #: the SHA-256 of everything that was noted and sent
+    trace: str
+    violations: tuple[Violation, ...]
+    #: messages, steps, faults and notes, by kind
+    counts: Mapping[str, int]
+    log: Sequence[Entry]
+
+
+def world_of(scenario: SimulationScenario) -> SimulationWorld:
+    """Return the world of a scenario, which has not started. Raises `MalformedError` (`scenario.value`)."""
+    found = WORLDS.get(scenario.world)
+    if found is None:
+        raise MalformedError(
+            "scenario.value",
+            f"`world` is `{scenario.world[:40]}`, which does not exist",
+            hint=did_you_mean(scenario.world, WORLDS, f"it is one of {', '.join(WORLDS)}"),
+        )
+    return found(scenario.options)
+
+
+def drawn(scenario: SimulationScenario) -> SimulationScenario:
+    """Return the scenario with the steps and faults that its seed gives, where it has none."""
+    world, size = world_of(scenario), scenario.options.get("size", STEPS)
+    steps, faults = scenario.steps, scenario.faults
+    if steps is None:
+        steps = world.steps(_random(scenario, "steps"), size)
+    if faults is None:
+        faults = draw(_random(scenario, "faults"), world, world.seconds)
+    return replace(scenario, steps=steps, faults=faults)
+
+
+def _random(scenario: SimulationScenario, purpose: str) -> Random:
+    return Random(f"{scenario.seed}/{purpose}")  # noqa: S311  # a simulation must be repeatable
+
+
+def run(scenario: SimulationScenario) -> Outcome:
+    """Run a scenario. Raises `MalformedError` (`scenario.value`) if its world does not know a step or a fault."""
+    scenario = drawn(scenario)
+    world = world_of(scenario)
+    with Simulation(scenario.seed) as simulation:
+        simulation.run(_drive(simulation, world, scenario.steps or (), scenario.faults or ()))
+        log = simulation.log
+        violations = (*check(log), *_reports(simulation))
+        counts = Counter({"messages": simulation.messages, "steps": len(scenario.steps or ())})
+        counts["faults"] = sum(entry.kind == "fault" for entry in log)
+        counts.update(f"note {entry.kind}" for entry in log)
+        counts.update(f"fault {entry.fields['fault']!s}" for entry in log if entry.kind == "fault")
+        return Outcome(scenario, simulation.trace, violations, dict(counts), log)
+
+
+async def _drive(
+    simulation: Simulation, world: SimulationWorld, steps: Sequence[SimulationStep], faults: Sequence[Fault]
+) -> None:
+    await world.start(simulation)
+    start = simulation.time
+
+    async def at(seconds: float, work: SimulationStep | Fault) -> None:
+        await asyncio.sleep(max(0.0, start + seconds - simulation.time))
+        await (apply(simulation, world, work) if isinstance(work, Fault) else world.perform(work))
+
+    await asyncio.gather(*(at(one.at, one) for one in steps), *(at(one.at, one) for one in faults))
+    await world.settle()
+
+
+def _reports(simulation: Simulation) -> list[Violation]:
+    """Return what failed in a task: a fault of the code, unless the task goes on after a failure of something else."""
+    found = []
+    for report in simulation.loop.reports:
+        message, error = str(report.get("message")), report.get("exception")
+        routine = isinstance(error, PenstockError) and not error.code.startswith("simulate.")
+        if not (routine and message.endswith("starts again")):
+            found.append(Violation("nothing_unhandled", simulation.time, f"{message}: {error!r}"))
+    return found

@@ -1,0 +1,55 @@
+"""`penstock simulate run` and `explore`: for people, for programs, and with a status for violations."""
+
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.simulate.planted import plant
+
+from penstock.simulate.scenario import SimulationScenario
+
+SCENARIO = """world = "rule-book"
+seed = 3
+steps = ["1 state publisher1 plant 0",
+         "1.5 withdraw publisher1"]
+faults = ["0.5 crash 3 reader1"]
+"""
+
+
+def test_a_file_is_run_and_gives_the_same_trace_again(penstock: Shell) -> None:
+    Path("one.toml").write_text(SCENARIO)
+    done, again = (penstock("simulate", "run", "one.toml", "-o", "json") for _ in range(2))
+    assert (done.status, done.json["violations"], done.json["seed"]) == (0, [], 3)
+    assert done.json["counts"]["fault crash"] == 1
+    assert done.json["trace"] == again.json["trace"]
+    shown = penstock("simulate", "run", "one.toml", "--log")
+    assert "✓ nothing is violated" in shown.out
+    assert "acknowledged" in shown.out
+
+
+def test_a_search_writes_a_scenario_that_shows_the_violation_again(
+    penstock: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "self._write([taken.step], [*self._written(taken).entries(self._limits)])"
+    plant(monkeypatch, "penstock.authority.rulebook:RuleBook._append", line, "pass")
+    done = penstock("simulate", "explore", "rule-book", "--seeds", "3", "--size", "4", "--processes", "1", "-o", "json")
+    assert done.status == 1
+    assert done.json["violations"][0]["checker"] == "no_acknowledged_change_lost"
+    written = SimulationScenario.parse(Path(done.json["file"]).read_bytes())
+    assert len(Path(done.json["file"]).read_text().splitlines()) <= 10
+    again = penstock("simulate", "run", done.json["file"])
+    assert (again.status, again.code) == (1, "simulate.violation")
+    assert written.world == "rule-book"
+
+
+def test_a_search_without_a_violation_says_what_it_did(penstock: Shell) -> None:
+    done = penstock("simulate", "explore", "rule-book", "--seeds", "2", "--size", "3", "--processes", "1")
+    assert done.status == 0
+    assert "2 seeds" in done.out
+    assert "✓ nothing is violated" in done.out
+
+
+def test_what_does_not_exist_is_refused(penstock: Shell) -> None:
+    assert penstock("simulate", "run", "nothing.toml").code == "file.missing"
+    Path("one.toml").write_text('world = "brokr"\n')
+    assert penstock("simulate", "run", "one.toml").code == "scenario.value"

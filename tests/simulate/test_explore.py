@@ -1,0 +1,130 @@
+"""The search stops at the lowest seed that violates something, and shrinks it to what is needed."""
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import MalformedError
+from penstock.simulate import run as runs
+from penstock.simulate.explore import explore, minimal, shrink
+from penstock.simulate.faults import Fault
+from penstock.simulate.run import drawn, run
+from penstock.simulate.scenario import SimulationScenario, SimulationStep
+from penstock.simulate.simulation import Simulation
+
+
+class Counting:
+    """A world whose counter must not get to three while it is cut off."""
+
+    name = "counting"
+    fault_kinds = ("partition", "slow")
+    processes = ("one", "two")
+    seconds = 10.0
+
+    def __init__(self, options: Mapping[str, int]) -> None:
+        self.options = options
+        self.count = 0
+
+    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+        return tuple(SimulationStep(number / 10, random.choice(("up", "look"))) for number in range(size))
+
+    async def start(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        for process in self.processes:
+            simulation.start(process, asyncio.sleep(0))
+
+    async def perform(self, step: SimulationStep) -> None:
+        if step.name == "fail":
+            raise OSError("no such thing")
+        if step.name == "up" and not self.simulation.network.reaches("one", "two"):
+            self.count += 1
+        if self.count == 3 and step.name == "look":
+            self.simulation.note("one", "asked", request="r")
+
+    async def restart(self, process: str) -> None:
+        """Nothing is lost."""
+
+    async def settle(self) -> None:
+        """Nothing is left."""
+
+
+@pytest.fixture(autouse=True)
+def _world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "WORLDS", {"counting": Counting})
+
+
+def test_a_search_finds_the_lowest_seed_and_shrinks_it() -> None:
+    heard: list[tuple[str, int, int]] = []
+    found = explore(
+        SimulationScenario("counting", 0, options={"size": 30}), 50, progress=lambda *what: heard.append(what)
+    )
+    assert found.scenario is not None
+    assert [
+        run(SimulationScenario("counting", seed, options={"size": 30})).violations
+        for seed in range(found.scenario.seed)
+    ] == ([()] * found.scenario.seed)
+    assert found.seeds == found.scenario.seed + 1
+    assert [step.name for step in found.scenario.steps or ()] == ["up", "up", "up", "look"]
+    assert [fault.kind for fault in found.scenario.faults or ()] == ["partition"]
+    assert {one.checker for one in found.violations} == {"suspended_requests_end"}
+    assert found.before >= 35
+    assert len(found.scenario.text().splitlines()) <= 10
+    assert run(SimulationScenario.parse(found.scenario.text())).violations == found.violations
+    assert {what for what, _, _ in heard} == {"seeds", "shrinking"}
+
+
+def test_processes_do_not_change_what_is_found() -> None:
+    scenario = SimulationScenario("counting", 0, options={"size": 20})
+    one, two = (explore(scenario, 12, processes=number) for number in (1, 2))
+    assert one == two
+    assert one.scenario is not None
+
+
+def test_without_a_violation_all_seeds_are_run() -> None:
+    found = explore(SimulationScenario("counting", 5, steps=()), 7)
+    assert (found.seeds, found.scenario, found.violations) == (7, None, ())
+    assert found.counts["faults"] >= 35
+    assert found.fewest["faults"] >= 5
+
+
+def test_what_is_raised_is_a_violation_of_its_own() -> None:
+    failing = (SimulationStep(1.0, "up"), SimulationStep(2.0, "fail"))
+    found = explore(SimulationScenario("counting", 0, steps=failing, faults=()), 1)
+    assert found.scenario is not None
+    assert found.scenario.steps == failing[1:]
+    assert [one.checker for one in found.violations] == ["nothing_unhandled"]
+
+
+def test_a_drawn_scenario_is_the_same_as_its_seed() -> None:
+    scenario = SimulationScenario("counting", 4, options={"size": 30})
+    whole = drawn(scenario)
+    assert len(whole.steps or ()) == 30
+    assert len(whole.faults or ()) >= 5
+    assert run(whole).trace == run(scenario).trace == run(SimulationScenario.parse(whole.text())).trace
+    assert run(SimulationScenario("counting", 5)).trace != run(SimulationScenario("counting", 6)).trace
+
+
+def test_shrinking_ends_after_so_many_runs() -> None:
+    tries: list[Any] = []
+    scenario = drawn(SimulationScenario("counting", 0, options={"size": 30}))
+    shrink(scenario, "suspended_requests_end", lambda *what: tries.append(what), runs=5)
+    assert len(tries) <= 5
+
+
+@pytest.mark.parametrize(
+    ("faults", "world"), [((Fault(1.0, "flood", 1.0, ("one",)),), "counting"), ((), "nowhere"), (None, "countin")]
+)
+def test_what_does_not_exist_is_refused(faults: tuple[Fault, ...] | None, world: str) -> None:
+    with pytest.raises(MalformedError) as error:
+        run(SimulationScenario(world, 1, steps=(), faults=faults))
+    assert error.value.code == "scenario.value"
+
+
+@given(st.sets(st.integers(0, 39), min_size=1, max_size=6))
+def test_what_is_left_fails_and_nothing_of_it_can_be_left_out(needed: set[int]) -> None:
+    assert minimal([*range(40)], lambda items: needed <= {*items}) == sorted(needed)
