@@ -95,7 +95,7 @@ def policy(count: int, text: str = COMPARED) -> PipelinePolicy:
             )
         )
         readers.append(Subscriber(f"reader-{number}", who, TYPE, parse(f"speed < 77077077{number} OR plate <> '77'")))
-    return Publishers(Credentials(), tuple(readers), (Rulebook(rules),))
+    return Publishers(Credentials(), tuple(readers), (Rulebook(rules),), constants="hidden")
 
 
 def sighting() -> Event:

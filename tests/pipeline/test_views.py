@@ -50,6 +50,8 @@ def plan(found: DataFrame) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         found.explain(extended=True)
+        # Here long lists of filters are printed whole.
+        found.explain(mode="formatted")
     return printed.getvalue()
 
 

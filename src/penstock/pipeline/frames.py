@@ -10,11 +10,11 @@ refused (`pipeline.case`), whatever the session's settings are: other programs m
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import reduce
+from operator import and_, or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -277,23 +277,44 @@ def _matched(tested: Value, form: PatternForm, text: Column) -> TruthColumns:
 def _decided(column: Column, *values: Value) -> TruthColumns:
     """Return the truth of something that is never null, where all that it is made of counts."""
     where = tuple(condition for value in values if value.plain for condition in value.plain.where)
-    return TruthColumns(_all((*where, column)), _all((*where, ~column)))
+    return TruthColumns(all_of((*where, column)), all_of((*where, ~column)))
 
 
 def _and(*parts: TruthColumns) -> TruthColumns:
-    return TruthColumns(_all(part.true for part in parts), _any(part.false for part in parts))
+    return TruthColumns(all_of(part.true for part in parts), any_of(part.false for part in parts))
 
 
 def _or(*parts: TruthColumns) -> TruthColumns:
-    return TruthColumns(_any(part.true for part in parts), _all(part.false for part in parts))
+    return TruthColumns(any_of(part.true for part in parts), all_of(part.false for part in parts))
 
 
-def _all(columns: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one & other, columns)
+def all_of(columns: Iterable[Column]) -> Column:
+    """Return a column that is true where all of some boolean columns are; true for no columns."""
+    found = list(columns)
+    return balanced(and_, found) if found else F.lit(True)
 
 
-def _any(columns: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one | other, columns)
+def any_of(columns: Iterable[Column]) -> Column:
+    """Return a column that is true where any of some boolean columns is; false for no columns."""
+    found = list(columns)
+    return balanced(or_, found) if found else F.lit(False)
+
+
+def balanced(join: Callable[[Column, Column], Column], columns: Sequence[Column]) -> Column:
+    """Join columns by halves. Of hundreds, each within the next, Spark could not plan the expression."""
+    if len(columns) == 1:
+        return columns[0]
+    half = len(columns) // 2
+    return join(balanced(join, columns[:half]), balanced(join, columns[half:]))
+
+
+def choice(key: Column, cases: Mapping[int, Column], otherwise: Column) -> Column:
+    """Return the column of the case whose number a key has. Cases stand side by side, and not each in the next."""
+    found: Column | None = None
+    for number, column in cases.items():
+        chosen = key == F.lit(number)
+        found = F.when(chosen, column) if found is None else found.when(chosen, column)
+    return otherwise if found is None else found.otherwise(otherwise)
 
 
 def _in(tested: Value, items: tuple[Term, ...], sources: Mapping[str, ColumnSource]) -> TruthColumns:
@@ -387,8 +408,8 @@ def _typed(value: Value, kind: Kind) -> Column:
 
 def _null(*parts: Value) -> Column:
     """Return where an operator is null: some operand is, and none is in error."""
-    sound = _all(part.null | part.column.isNotNull() for part in parts)
-    return sound & _any(part.null for part in parts)
+    sound = all_of(part.null | part.column.isNotNull() for part in parts)
+    return sound & any_of(part.null for part in parts)
 
 
 def _calculate(operator: Operator, left: Value, right: Value) -> Value:

@@ -8,6 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -184,9 +185,16 @@ def withdraw(spark: SparkSession, path: str, batch: int) -> None:
 
 def clear(spark: SparkSession, path: str, *parts: str) -> None:
     """Empty an output. Its commits are removed first, so that the rest does not look complete."""
-    nothing = spark.createDataFrame([], StructType([*LINE, StructField(BATCH, IntegerType())]))
-    for part in (COMMITS, *parts):
+    nothing = spark.createDataFrame([], StructType([*LINE, StructField(BATCH, IntegerType())])).coalesce(1)
+
+    def empty(part: str) -> None:
         replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")
+
+    empty(COMMITS)
+    if parts:
+        # Side by side: each is a job of Spark that does nothing but begin and end.
+        with ThreadPoolExecutor(len(parts)) as threads:
+            list(threads.map(empty, parts))
 
 
 # --- What they count -------------------------------------------------------------------------------------------------
@@ -233,7 +241,8 @@ class Output:
 
     def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
         """Prepare to write, and return the part that every commit has in common. Raises as `check`."""
-        if self.check(stream=stream, overwrite=overwrite):
+        exists = self.check(stream=stream, overwrite=overwrite)
+        if exists:
             if not overwrite:
                 return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
             # A batch must not look prepared when its parts are gone.
@@ -241,8 +250,9 @@ class Output:
         own: Said = {OUTPUT: uuid.uuid4().hex}
         note = json.dumps({**self._mine(stream=stream), **own})
         write_lines(self.spark, [note], f"{self.path}/{JOB}")
-        # So that jobs that follow can begin.
-        clear(self.spark, self.path)
+        if not exists:
+            # So that jobs that follow can begin.
+            clear(self.spark, self.path)
         return own
 
     def _mine(self, *, stream: bool) -> Said:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -38,22 +38,26 @@ from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import ByType, is_known
 from penstock.pipeline.enforce.manifest import reader_program
+from penstock.pipeline.enforce.policy import ConstantsIn as ConstantsIn
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, programs_of
 from penstock.pipeline.enforce.programs import (
     Constants,
     OneRow,
     PrintedConstants,
     Program,
+    constants_row,
     shape_of,
 )
-from penstock.pipeline.enforce.pushdown import filter_column, necessary
-from penstock.pipeline.enforce.restrict import Viewer, any_of, columns, environment_of, fits, holds, is_always, keep
+from penstock.pipeline.enforce.pushdown import filter_column, necessary, without_decided
+from penstock.pipeline.enforce.restrict import Viewer, columns, environment_of, fits, holds, is_always, keep
 from penstock.pipeline.frames import (
     ID,
     METADATA,
     SOURCE,
     TIME,
     ColumnSource,
+    all_of,
+    any_of,
     attributes_of,
     compile_condition,
     literal,
@@ -73,7 +77,7 @@ from penstock.pipeline.ingest.mapping import (
     read_mapping,
 )
 from penstock.pipeline.ingest.mapping import Mapping as TableMapping
-from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, ROW, RecordProblem
+from penstock.pipeline.ingest.records import RecordProblem
 from penstock.pipeline.whatif import PolicyComparison, compare
 from penstock.selector import ALWAYS
 from penstock.store.files.files import read_file, within
@@ -85,9 +89,6 @@ PolicySource: TypeAlias = PipelinePolicy | str | os.PathLike[str]
 
 ColumnMapping: TypeAlias = BoundMapping | str | os.PathLike[str] | Mapping[str, str | Column | None] | None
 """Which column is which attribute: a mapping file, a mapping bound to a type, columns by attribute name, or None."""
-
-ConstantsIn: TypeAlias = Literal["public", "hidden"]
-"""Whether plans may print a policy's constants. If they are hidden, nothing is pushed down."""
 
 SHOWN: Final = "@shown"
 REASONS: Final = "@reasons"
@@ -113,7 +114,7 @@ def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
     mapping: ColumnMapping = None,
     *,
     ids: bool = False,
-    constants: ConstantsIn = "public",
+    constants: ConstantsIn | None = None,
     now: datetime | None = None,
 ) -> DataFrame:
     """Return the rows and columns of a DataFrame that a reader may see.
@@ -124,8 +125,8 @@ def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
     are asked at the time of each event. The source is not a column if a right of the reader hides it.
 
     The reader's own filter and the constants of its rights are pushed down to the files; with `constants="hidden"` no
-    plan contains them, and everything is read. `now` is the time at which the policy's types are verified (default: the
-    current time).
+    plan contains them, and everything is read (default: as the policy says, otherwise `public`). `now` is the time at
+    which the policy's types are verified (default: the current time).
 
     Raises `MalformedError`: `pipeline.unknown-subscriber`, `mapping.column` for a column that is missing or of a wrong
     type, `view.time` if rights depend on a time that the data does not have, `view.type` for data of a type that the
@@ -135,10 +136,11 @@ def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
     known = _policy(policy, now)
     program = reader_program(known, reader)
     events = EventColumns.of(df, known, program, mapping)
-    held = PrintedConstants("@x") if constants == "public" else OneRow("@x")
-    pushed = necessary(program, events.kinds) if constants == "public" else None
+    held = constants_row("@x", constants or known.constants)
+    pushed = necessary(program, events.kinds) if isinstance(held, PrintedConstants) else None
     sound = events.sound(None if pushed is None else filter_column(pushed))
-    return _shown(sound, events, program, known, held).select(*events.output(program, ids=ids))
+    asked = program if pushed is None else without_decided(program, events.kinds)
+    return _shown(sound, events, asked, known, held).select(*events.output(program, ids=ids))
 
 
 def restrict(
@@ -147,7 +149,7 @@ def restrict(
     mapping: ColumnMapping = None,
     *,
     ids: bool = False,
-    constants: ConstantsIn = "public",
+    constants: ConstantsIn | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
     """Return `view` as a function of the DataFrame: `df.transform(restrict("policy.toml", "firm"))`."""
     return lambda df: view(df, policy, reader, mapping, ids=ids, constants=constants)
@@ -173,7 +175,7 @@ def explain_view(  # noqa: PLR0913  # as `view`
     reader: str,
     mapping: ColumnMapping = None,
     *,
-    constants: ConstantsIn = "public",
+    constants: ConstantsIn | None = None,
     now: datetime | None = None,
 ) -> DataFrame:
     """Return every row of a DataFrame with the reasons why a reader sees it, or not, and why which attributes.
@@ -192,8 +194,8 @@ def explain_view(  # noqa: PLR0913  # as `view`
         (one,) = (one for one in known.subscribers if one.name == reader)
         program = Program(0, Restriction(), one.type.event_type, one.selector, (reader,))
     events = EventColumns.of(df, known, program, mapping)
-    held = PrintedConstants("@x") if constants == "public" else OneRow("@x")
-    return _explained(events, program, known, held, quoting=constants == "public")
+    held = constants_row("@x", constants or known.constants)
+    return _explained(events, program, known, held, quoting=isinstance(held, PrintedConstants))
 
 
 def whatif(  # noqa: PLR0913  # data and two policies; the rest has defaults
@@ -262,6 +264,8 @@ class EventColumns:
     data: tuple[str, ...] = ()
     #: whether the time of each event is known
     timed: bool = True
+    #: whether a mapping says which column is which; else the data are events as they travel
+    mapped: bool = False
     #: whether values are converted, which costs more than reading them
     converted: bool = False
 
@@ -320,9 +324,10 @@ class EventColumns:
             if name not in plain or event_type.by_name[name].id in needed
         }
         bound = replace(bound, mapping=replace(mapping, attributes=kept, format=MappedFormat.PARQUET))
-        nothing = [F.lit(None).alias(name) for name in (FILE, POSITION, ORIGINAL)]
-        records = df.select(*nothing, F.struct(*columns(df)).alias(ROW))
-        checked = check_table(records, bound)
+        # Under names of our own: those of the data may be any, `@id` too.
+        own = {name: _data(number) for number, name in enumerate(df.columns)}
+        records = df.select(*(quoted(name).alias(alias) for name, alias in own.items()))
+        checked = check_table(records, bound, columns=own)
         names = {
             name: origin.column
             for name, origin in zip(METADATA, (mapping.id, mapping.time, mapping.source), strict=True)
@@ -358,7 +363,8 @@ class EventColumns:
             problems,
             tuple(df.columns),
             timed,
-            plain < mapping.attributes.keys(),
+            mapped=True,
+            converted=plain < mapping.attributes.keys(),
         )
 
     def sound(self, pushed: Column | None = None) -> DataFrame:
@@ -366,11 +372,10 @@ class EventColumns:
         found = self.frame if pushed is None else self.frame.where(pushed)
         if self.converted:
             # Not by a filter, for which Spark would convert everything twice.
-            found = keep(found, ~any_of([F.coalesce(p.where, F.lit(False)) for p in self.problems]), columns(found))
+            found = keep(found, all_of(problem.absent for problem in self.problems), columns(found))
         else:
             for problem in self.problems:
-                found = found.where(~F.coalesce(problem.where, F.lit(False)))
-        found = found.drop(ROW)
+                found = found.where(problem.absent)
         return found.where(is_known(self.types)) if self.told else found
 
     def judged(self) -> DataFrame:
@@ -378,14 +383,12 @@ class EventColumns:
         number = F.lit(None).cast("int")
         for position, problem in reversed(list(enumerate(self.problems))):
             number = F.when(problem.where, F.lit(position)).otherwise(number)
-        there = quoted(ROW).getField if self.problems else quoted
-        return self.frame.withColumns(
-            {_WRONG: number, **{f"@d{n}": there(name) for n, name in enumerate(self.data)}}
-        ).drop(ROW)
+        named = {} if self.mapped else {_data(n): quoted(name) for n, name in enumerate(self.data)}
+        return self.frame.withColumns({_WRONG: number, **named})
 
     def row(self) -> list[Column]:
         """Return the columns of the data, in a frame that `judged` made."""
-        return [quoted(f"@d{number}").alias(name) for number, name in enumerate(self.data)]
+        return [quoted(_data(number)).alias(name) for number, name in enumerate(self.data)]
 
     def said(self, of: Callable[[RecordProblem], str]) -> Column:
         """Return the text of what is wrong with a row that `judged` judged; null if nothing is."""
@@ -410,6 +413,11 @@ class EventColumns:
             taken.add(plain.lower())
             found.append(quoted(name).alias(plain))
         return [*found, *own]
+
+
+def _data(number: int) -> str:
+    """Return the name under which a column of the data stands beside those of events."""
+    return f"@d{number}"
 
 
 def _shown(

@@ -26,11 +26,11 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.admit import Judging, Publishers, publishers
-from penstock.pipeline.enforce.deliver import QUESTION, Finder, SearchQuestion, Words
+from penstock.pipeline.enforce.deliver import QUESTION, Finder, SearchQuestion, Words, prefiltered
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.programs import Program, answered, table
-from penstock.pipeline.enforce.restrict import WORD, Viewer, any_of, bits, columns, either, in_environment, keep
-from penstock.pipeline.frames import ID, SOURCE, ColumnSource, attributes_of, quoted, transit_sources
+from penstock.pipeline.enforce.restrict import WORD, Viewer, bits, columns, either, in_environment, keep
+from penstock.pipeline.frames import ID, SOURCE, ColumnSource, any_of, attributes_of, quoted, transit_sources
 from penstock.selector.ast import AttributeReference, walk
 from penstock.trust.capabilities import Right
 
@@ -210,6 +210,9 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     found: Found = {}
     if pairs:
         questions = [compiler.question(number, pair) for number, pair in enumerate(pairs)]
+        asked = [program for question in questions for part in question.parts for program in part]
+        # What neither policy shows does not differ.
+        history = prefiltered(history, asked, sources, after if before.constants == "public" else before)
         found = collected(differences(history, Viewer(sources, environment, guards or {}), questions, samples))
     ids = [a.id for a in attributes_of(types)]
     changes = [

@@ -1,6 +1,7 @@
 """Main rows of jobs in tables: what was stopped anywhere goes on, and every row is there once."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from tests.apps.conftest import Shell
 from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs.test_job import STREAM, KilledError, Plant
-from tests.pipeline.jobs_plant import admitted, build, good, interpreted, write_events
+from tests.pipeline.jobs_plant import FIRST, HIDDEN, POLICY, admitted, build, good, interpreted, write_events
 from tests.trust.kit import NOW, refused
 
 from penstock.pipeline.frames import quoted
@@ -284,11 +285,53 @@ def test_a_reader_without_rights_gets_an_empty_table_and_an_unknown_one_is_refus
         run(replace(job, reader="nobody"), spark, plant.path("b"), sinks=[sink])
 
 
+def read_bytes(spark: SparkSession, after: int) -> tuple[int, int]:
+    """Return how many bytes of input Spark says that stages behind one have read, and the last stage."""
+    jvm, context = spark._jvm, spark.sparkContext
+    assert jvm is not None
+    assert context._gateway is not None
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    store, none = context._jsc.sc().statusStore(), context._gateway.new_array(jvm.double, 0)
+    stages = store.stageList(None, False, False, none, jvm.java.util.ArrayList())
+    found = {stages.apply(n).stageId(): stages.apply(n).inputBytes() for n in range(stages.size())}
+    return sum(size for stage, size in found.items() if stage > after), max(found, default=-1)
+
+
+def test_a_selective_reader_reads_few_bytes_unless_constants_are_hidden(spark: SparkSession, plant: Plant) -> None:
+    plant.policy.write_text(POLICY.replace(f"value <> {HIDDEN}", "region = 'r7' AND value < 57"), encoding="utf-8")
+    # Digests, because files must be as long as the texts in them.
+    texts = [F.sha2((F.col("id") * 64 + n).cast("string"), 256) for n in range(36)]
+    rows = spark.range(12_000, numPartitions=1).select(
+        F.lit(str(FIRST.name)).alias("event_type"),
+        F.lit(str(FIRST.name.owner)).alias("event_source"),
+        F.col("id").cast("string").alias("event_id"),
+        F.timestamp_seconds(F.lit(1_777_636_800) + F.col("id")).alias("event_time"),
+        F.concat(*texts).alias("sensor"),
+        F.format_string("r%d", F.col("id") % 60).alias("region"),
+        (F.floor(F.col("id") / 60) + 21.0).alias("value"),
+    )
+    rows.write.partitionBy("region").parquet(plant.path("table"))
+    whole = sum(file.stat().st_size for file in Path(plant.path("table")).rglob("*.parquet"))
+    sizes: dict[str, int] = {}
+    shell = Shell(plant.folder)
+    for mode in ("public", "hidden"):
+        _, last = read_bytes(spark, -1)
+        out = ["--out", plant.path(mode), "--reader", "engineer", "--constants", mode]
+        deliver = ["pipeline", "deliver", f"parquet:{plant.path('table')}", "--policy", str(plant.policy), *out]
+        pruned = re.search(
+            r"PartitionFilters: \[[^]]*= r7\)", str(shell.ok(*deliver, "--dry-run", "-o", "json").json["plans"])
+        )
+        assert (pruned is not None) is (mode == "public")
+        shell.ok(*deliver)
+        sizes[mode], _ = read_bytes(spark, last)
+        assert totals(spark, plant.path(mode))["delivered"] == 36, "0.3 % of the table"
+    assert 0 < sizes["public"] < min(0.05 * whole, sizes["hidden"])
+
+
 def test_options_that_do_not_go_together(plant: Plant) -> None:
     shell = Shell(plant.folder)
     deliver = ["pipeline", "deliver", "x", "--policy", str(plant.policy), "--out", "y"]
     for more, code in (
-        (["--reader", "engineer"], "cli.reader"),
         (["--partition-by", "region"], "tables.partition"),
         (["--to", "delta:d", "--layout", "subscriber"], "tables.layout"),
         (["--to", "delta:d", "--to", "delta:./d"], "tables.address"),

@@ -1,10 +1,13 @@
 """A view in SQL shows what `Delivery` shows, row by row and value by value, on real engines."""
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from zoneinfo import ZoneInfo
 
+import psycopg
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 import sqlglot
@@ -17,7 +20,7 @@ from tests.guard.strategies import NOON, events, families, restrictions, selecto
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Branch, Restriction, When
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
-from penstock.model.values import Scalar
+from penstock.model.values import Enumerated, Ranged, Scalar
 from penstock.pipeline.enforce.policy import PipelinePolicy, Program
 from penstock.pipeline.event_columns import ID, SOURCE, TIME
 from penstock.pipeline.sql.comparison import (
@@ -131,9 +134,26 @@ ROWS = [
 ]
 
 
+NARROW = EventType.of(
+    TypeDefinition(
+        TypeName(Principal(bytes(32)), "org.plant.Narrow"),
+        (
+            AttributeDefinition("place", "0", AttributeSpec(Kind.STRING, Enumerated(frozenset({"North", "it's"})))),
+            AttributeDefinition("value", "1", AttributeSpec(Kind.FLOAT, Ranged(-1.0, 2.5))),
+        ),
+    )
+)
+OUTSIDE = [
+    row(n, NOON, {"place": place, "value": value})
+    for n, (place, value) in enumerate(product(("North", "it's", "north", None), (-1.0, 2.5, 2.6, math.nan, None)))
+]
+"""Rows of which a part has a value that its attribute cannot have."""
+
+
 def check_all(run: Run, dialect: SqlDialect) -> None:
-    """Check a view with masks and a filter, and rights that depend on the time in several zones."""
+    """Check a view with masks and a filter, rights that depend on the time in several zones, and rows of no event."""
     check(run, dialect, MASKED, policy(), ROWS)
+    check(run, dialect, program_of(Restriction((Branch(action=Right.SUBSCRIBE),)), NARROW), policy(), OUTSIDE)
     for when in TIMED:
         program = program_of(Restriction((branch(when=when),)), READING)
         for zone in (UTC, ZoneInfo("Europe/London"), ZoneInfo("Asia/Kathmandu")):
@@ -169,6 +189,35 @@ def test_postgres(postgres: PostgresServer) -> None:
     check_all(run_on_postgres(postgres.url(postgres.new_database())), SqlDialect.POSTGRES)
 
 
+def test_rows_that_are_not_events_are_left_out() -> None:
+    """What the oracle of the others leaves out."""
+    program = program_of(Restriction((Branch(action=Right.SUBSCRIBE),)), NARROW)
+    table = TableColumns.of(program, CHECKED)
+    data = pa.Table.from_pylist(OUTSIDE, schema=table_schema(program, table))
+    expected = {n for n, one in enumerate(OUTSIDE) if one["place"] != "north" and one["value"] in (-1.0, 2.5, None)}
+    assert {int(str(found[0])) for found in delivered_rows(program, policy(), table, data)} == expected
+
+
+def test_postgres_leaves_out_what_is_not_an_instant_and_hides_other_columns(postgres: PostgresServer) -> None:
+    timed = program_of(Restriction((branch(when=TIMED[0]),)), READING)
+    by = policy(zone=ZoneInfo("Asia/Kathmandu"), facts={"region": "it's"})
+    reader = ReaderSql.of(timed, by, TableColumns.of(timed, "readings"), SqlDialect.POSTGRES)
+    columns = '"@id" text, "@time" timestamptz, "@source" text, text text, count bigint, value double precision'
+    with psycopg.connect(postgres.url(postgres.new_database())) as connection:
+        connection.execute(f'CREATE TABLE readings ({columns}, "on" boolean, seen timestamptz, secret text)')
+        for number, (time, seen) in enumerate(product(("2026-05-01 12:00+00", "infinity"), (None, NOON, "-infinity"))):
+            insert = "INSERT INTO readings VALUES (%s, %s, 'x', 'a', 1, 1.0, TRUE, %s, 'x')"
+            connection.execute(insert, (str(number), time, seen))
+        found = connection.execute(reader.query().sql("postgres")).fetchall()
+        assert [one[0] for one in found] == ["0", "1"]
+        connection.execute("CREATE ROLE somebody; GRANT SELECT ON readings TO PUBLIC, somebody")
+        connection.execute(filter_statement(reader, "for_somebody", Signature("somebody", "1")))
+        connection.execute("SET ROLE somebody")
+        assert connection.execute('SELECT "@id" FROM readings').fetchall() == [("0",), ("1",)]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT secret FROM readings")
+
+
 @pytest.mark.long
 def test_postgres_at_random(postgres: PostgresServer) -> None:
     run = run_on_postgres(postgres.url(postgres.new_database()))
@@ -189,7 +238,9 @@ SIGNED = Signature("it's me\n", "policy:abc")
 def statement(dialect: SqlDialect, program: Program = MASKED, *, filters: bool = False, revision: str = "") -> str:
     made = ReaderSql.of(program, policy(), TableColumns.of(program, "plant.readings"), dialect)
     signature = replace(SIGNED, revision=revision) if revision else SIGNED
-    return (filter_statement if filters else view_statement)(made, "for_reader", signature)
+    if filters:
+        return filter_statement(made, "for_reader", signature, only_these=True)
+    return view_statement(made, "for_reader", signature)
 
 
 @pytest.mark.parametrize("dialect", SqlDialect)
@@ -216,9 +267,16 @@ def test_databricks_has_row_filters_and_masks() -> None:
         "for_reader_rows",
         *(f"for_reader_mask_{n}" for n in ("count", "on", "seen")),
     ]
-    assert "SET ROW FILTER for_reader_rows ON (`text`, `count`, `value`, `on`)" in written
+    assert "SET ROW FILTER for_reader_rows ON (`@time`, `text`, `count`, `value`, `on`, `seen`)" in written
     assert "ALTER COLUMN `on` SET MASK for_reader_mask_on USING COLUMNS (`text`)" in written
     assert drift(written, written, SqlDialect.DATABRICKS).same
+
+
+def test_databricks_cannot_hide_columns_that_are_not_named() -> None:
+    made = ReaderSql.of(MASKED, policy(), TableColumns.of(MASKED, "plant.readings"), SqlDialect.DATABRICKS)
+    with pytest.raises(RefusedError) as problem:
+        filter_statement(made, "for_reader", SIGNED)
+    assert problem.value.code == "sql.inexpressible"
 
 
 def test_postgres_has_policies_for_whole_rows() -> None:

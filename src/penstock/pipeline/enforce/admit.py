@@ -10,7 +10,6 @@ table that is joined by the publisher.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -21,8 +20,18 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import Constants, ShapeBranch, Slots, shape_branch, table
-from penstock.pipeline.enforce.restrict import any_of, holds, in_environment, keep
-from penstock.pipeline.frames import SOURCE, ColumnSource, attributes_of, literal, metadata, quoted
+from penstock.pipeline.enforce.restrict import holds, in_environment, keep_here
+from penstock.pipeline.frames import (
+    SOURCE,
+    ColumnSource,
+    all_of,
+    any_of,
+    attributes_of,
+    choice,
+    literal,
+    metadata,
+    quoted,
+)
 from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -90,8 +99,8 @@ def admit(
     frame, reason, final = judging.judge(events, publishers(verified, policy))
     judged = frame.select(*metadata(), reason.alias(REASON), *(c.alias(f"@v{n}") for n, c in enumerate(final)))
     values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
-    good = keep(judged, quoted(REASON).isNull(), [*metadata(), *values])
-    bad = keep(judged, quoted(REASON).isNotNull(), [*metadata(), quoted(REASON)])
+    good = keep_here(judged, quoted(REASON).isNull(), [*metadata(), *values])
+    bad = keep_here(judged, quoted(REASON).isNotNull(), [*metadata(), quoted(REASON)])
     return Admitted(good, bad)
 
 
@@ -140,14 +149,15 @@ class Judging:
         slots = Slots("@s")
         known = [slots.take(shape.kinds) for shape in shapes]
         frame = self._join(events, slots, shapes)
-        reason: Column = F.lit(DENIED)
-        found = {name: literal(None, source.kind) for name, source in self._stated.items()}
+        reasons: dict[int, Column] = {}
+        finals: dict[int, Mapping[str, Column]] = {}
         for number, (shape, parameters) in enumerate(zip(shapes, known, strict=True)):
-            frame, why, final = self._publish(frame, number, shape, parameters)
-            mine = quoted(_SHAPE) == number
-            reason = F.when(mine, why).otherwise(reason)
-            found = {name: F.when(mine, final[name]).otherwise(value) for name, value in found.items()}
-        return frame, reason, list(found.values())
+            frame, reasons[number], finals[number] = self._publish(frame, number, shape, parameters)
+        shown = [
+            choice(quoted(_SHAPE), {n: final[name] for n, final in finals.items()}, literal(None, source.kind))
+            for name, source in self._stated.items()
+        ]
+        return frame, choice(quoted(_SHAPE), reasons, F.lit(DENIED)), shown
 
     @staticmethod
     def _join(
@@ -228,7 +238,7 @@ class Judging:
                 F.coalesce(self._stated[name].column == parameters[parameter].column, F.lit(True))
                 for name, parameter in forced.items()
             ]
-            agrees[group] = reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
+            agrees[group] = all_of(parts)
         clash = [
             agrees[one] & agrees[two] & (parameters[first].column != parameters[groups[two][name]].column)
             for one in groups

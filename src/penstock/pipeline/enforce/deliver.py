@@ -5,8 +5,8 @@ differ only in their constants have one form. If a form has few questions, they 
 has many, they are rows of a broadcast table, which the event finds by a key: an equality, or a bin of a range, in a
 restriction or in a reader's own filter. What the key finds is then evaluated exactly, so the join affects only speed.
 
-No constant of a policy stands in an expression, because expressions are printed: in plans, in the UI, in logs. All
-constants are data of broadcast tables.
+Constants of a policy are data of broadcast tables. In an expression they would be printed: in plans, in the UI, in
+logs. Only the filter that is pushed down to the files contains some, unless the policy hides them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +39,9 @@ from penstock.pipeline.enforce.programs import (
     table,
     unfiltered,
 )
-from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep
-from penstock.pipeline.frames import ID, SOURCE, TIME, ColumnSource, metadata, micros, quoted, transit_sources
+from penstock.pipeline.enforce.pushdown import filter_column, necessary_for
+from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep_here
+from penstock.pipeline.frames import ID, SOURCE, TIME, ColumnSource, choice, metadata, micros, quoted, transit_sources
 from penstock.pipeline.ingest.event_frames import TYPE
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ class Finder:
         words = [quoted(name) for part in self.words() for name in part]
         passed = [quoted(name) for name in self._events.columns]
         answers = [[quoted(name) for name in part] for part in self.words()]
-        return keep(frame, self._relevant(answers), [*passed, quoted(QUESTION), *words])
+        return keep_here(frame, self._relevant(answers), [*passed, quoted(QUESTION), *words])
 
     def words(self) -> list[list[str]]:
         """Return the names of the words of each part, in the frame that `find` returns."""
@@ -366,10 +367,7 @@ class Finder:
 
 def _case(cases: Mapping[int, Column], otherwise: Column) -> Column:
     """Return the value in the slot of a row."""
-    found = otherwise
-    for slot, column in cases.items():
-        found = F.when(quoted(_SLOT) == slot, column).otherwise(found)
-    return found
+    return choice(quoted(_SLOT), cases, otherwise)
 
 
 def _joined(made: Sequence[Sequence[tuple[Shape, tuple[Value, ...]]]]) -> tuple[_Form, tuple[Value, ...]]:
@@ -463,6 +461,15 @@ def _is_about(branch: Branch, reader: EventType, event_type: EventType) -> bool:
     return below and (branch.only is None or event_type.key in branch.only)
 
 
+def prefiltered(
+    events: DataFrame, programs: Sequence[Program], sources: Mapping[str, ColumnSource], policy: PipelinePolicy
+) -> DataFrame:
+    """Return the events that some programs may show, as far as files can tell; all if constants are hidden."""
+    kinds = {name: source.kind for name, source in sources.items()} | {TIME: Kind.TIMESTAMP}
+    pushed = None if policy.constants == "hidden" else necessary_for(programs, kinds)
+    return events if pushed is None else events.where(filter_column(pushed))
+
+
 def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defaults
     events: DataFrame,
     types: Sequence[EventType],
@@ -471,6 +478,7 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
     guards: Mapping[str, Column] | None = None,
     facts: Mapping[str, ColumnSource] | None = None,
     own_filters: bool = True,
+    reader: str | None = None,
 ) -> Delivered:
     """Deliver a frame of transit events of some types to the subscribers of a policy.
 
@@ -478,22 +486,33 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
     all of them count as what each subscriber reads. Events of any other version go to nobody. `guards` has a boolean
     column for each guard whose results the log holds; a guard that is not there never holds. `facts` are columns that
     tell of each event what the policy says once for all. Without `own_filters`, return what the rights of those readers
-    show who have a filter of their own, before that is asked. Raises `SelectorError` for a filter that does not fit.
+    show who have a filter of their own, before that is asked. `reader` is the only subscriber to deliver to (default:
+    all).
+
+    Unless the policy hides its constants, what all that is shown has in common is pushed down to the files. Raises
+    `SelectorError` for a filter that does not fit, and `MalformedError` (`pipeline.unknown-subscriber`).
     """
     told = TYPE in events.columns
     events = events.where(is_known(types)) if told else events
     by_type = ByType(types, told=told)
     asked = programs_of(policy)
+    names = [one.name for one in policy.subscribers]
+    if reader is not None:
+        if reader not in names:
+            raise no_view(reader, names, ())
+        names = [reader]
+        asked = tuple(replace(program, readers=(reader,)) for program in asked if reader in program.readers)
     programs = tuple(by_type.program(program) for program in (asked if own_filters else unfiltered(asked)))
     sources = transit_sources(types)
+    events = prefiltered(events, programs, sources, policy)
     events, environment = in_environment(events, policy, facts)
     viewer = Viewer(sources, environment, {**(guards or {}), **by_type.guards()})
     finder = Finder(events, viewer, lambda parts: parts[0][0] != 0)
     found = finder.find(SearchQuestion(program.number, ((program,),)) for program in programs)
     view = [quoted(name) for part in finder.words() for name in part]
     masked = [viewer.value(name, view).alias(name) for name in sources]
-    reading = {reader for program in programs for reader in program.readers}
-    without = tuple(one.name for one in policy.subscribers if one.name not in reading)
+    reading = {name for program in programs for name in program.readers}
+    without = tuple(name for name in names if name not in reading)
     hidden = [program.number for program in programs if SOURCE not in program.metadata]
     source = quoted(SOURCE) if not hidden else F.when(~quoted(QUESTION).isin(*hidden), quoted(SOURCE))
     told_of = [quoted(ID), quoted(TIME), source.alias(SOURCE)]

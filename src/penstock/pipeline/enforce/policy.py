@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.errors import MalformedError, RefusedError
@@ -64,6 +64,9 @@ from penstock.trust.event_types import VerifiedType, verify_type
 from penstock.trust.policy_state import Revocations
 from penstock.trust.signed import read_signed
 from penstock.trust.statement_book import NO_STATEMENTS, StatementHistory
+
+ConstantsIn: TypeAlias = Literal["public", "hidden"]
+"""Whether plans of Spark may contain a policy's constants. If they are hidden, nothing is pushed down to files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ class PipelinePolicy:
     names: Petnames = field(default_factory=Petnames)
     #: for records of decisions, and for policies that ask where somebody is at home
     domains: tuple[Domain, ...] = ()
+    #: whether plans may contain what rights and filters compare with; no decision uses it
+    constants: ConstantsIn = "public"
     _memory: _Memory = field(init=False, default_factory=_Memory, repr=False, compare=False)
 
     @property
@@ -339,7 +344,7 @@ _FILE: Final = Strict.of("policy.", _HELP, zone="zone")
 _NAMING: Final = NameErrors.of("policy.", "policy file", _HELP)
 _KEYS: Final = frozenset(
     {"types", "history", "credentials", "revocations", "agreements", "policies", "names", "subscribers", "domains"}
-    | {"statements", "roles", "zone", "facts"}
+    | {"statements", "roles", "zone", "facts", "constants"}
 )
 
 
@@ -375,6 +380,7 @@ class PolicyFile:
     domains: Mapping[str, str] = field(default_factory=dict)
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
+    constants: ConstantsIn = "public"
 
     def named(self) -> tuple[tuple[str, ...], ...]:
         """Return all files, patterns and folders that it names, those of each key together."""
@@ -419,6 +425,7 @@ class PolicyFile:
             facts=self.facts,
             names=names.petnames,
             domains=domains,
+            constants=self.constants,
         )
 
 
@@ -473,7 +480,15 @@ def read_policy_file(data: str | bytes, *, limits: PipelineLimits = PIPELINE_LIM
         domains=_FILE.homes("domains", table.get("domains", {})),
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
+        constants=_constants(table.get("constants", "public")),
     )
+
+
+def _constants(value: object) -> ConstantsIn:
+    match value:
+        case "public" | "hidden":
+            return value
+    raise _FILE.wrong("constants", "`public` or `hidden`")
 
 
 def _subscribers(value: object, limits: PipelineLimits) -> tuple[SubscriberEntry, ...]:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.guard.restriction import Branch
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
+from penstock.pipeline.enforce.policy import ConstantsIn
 from penstock.pipeline.enforce.policy import Program as Program
 from penstock.pipeline.enforce.policy import answered as answered
 from penstock.pipeline.enforce.policy import programs_of as programs_of
@@ -339,6 +340,11 @@ class PrintedConstants(OneRow):
         """Return a constant as a column."""
         column = literal(value, kind)
         return ColumnSource(column, kind, PlainColumn(column))
+
+
+def constants_row(prefix: str, constants: ConstantsIn) -> OneRow:
+    """Return where constants go that every event needs."""
+    return PrintedConstants(prefix) if constants == "public" else OneRow(prefix)
 
 
 def look_up(frame: DataFrame, key: Column, kinds: Mapping[str, Kind], row: Sequence[Value | None]) -> DataFrame:

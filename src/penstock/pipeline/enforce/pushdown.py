@@ -9,16 +9,27 @@ selectors do not. NaN has no value for selectors, so it does not matter on which
 """
 
 import math
-from collections.abc import Callable, Iterable
-from functools import reduce
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import Column
 
-from penstock.guard.restriction import Branch
-from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Kind, Scalar
+from penstock.guard.restriction import Branch, Restriction
+from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Kind, Scalar, Value
 from penstock.pipeline.enforce.programs import Kinds, Program
-from penstock.pipeline.frames import TIME, PatternForm, compare_columns, form_of, literal, matched, quoted
+from penstock.pipeline.frames import (
+    TIME,
+    PatternForm,
+    all_of,
+    any_of,
+    compare_columns,
+    form_of,
+    literal,
+    matched,
+    quoted,
+)
+from penstock.selector import ALWAYS
 from penstock.selector.ast import (
     And,
     AttributeReference,
@@ -41,6 +52,10 @@ _EXACT: Final = 2**53
 _TINY: Final = math.ulp(0.0)
 _LEAVES: Final = 256
 """Comparisons of a filter, at most: a longer one costs more than it saves."""
+_EXACTLY: Final = 8
+"""Comparisons of a filter for several programs that are not joined to bounds."""
+_PROGRAMS: Final = 1_000
+"""Programs that are looked at: more of them will hardly leave a file out."""
 
 Named: TypeAlias = Callable[[str], str | None]
 """Returns the column of a name in a condition; None if nothing about it can be pushed."""
@@ -51,9 +66,128 @@ def necessary(program: Program, kinds: Kinds) -> Condition | None:
 
     `kinds` has the columns that a filter can use: attribute ids, and `@time`.
     """
-    found = _any([_branch(branch, kinds) for branch in program.restriction.branches])
-    found = _all([found, _Pushing(kinds, _own(program, kinds), masked=True).over(program.selector.root, wanted=True)])
+    found = _of_program(program, kinds)
     return None if found is None or _leaves(found) > _LEAVES else found
+
+
+def _of_program(program: Program, kinds: Kinds) -> Condition | None:
+    found = _any([_branch(branch, kinds) for branch in program.restriction.branches])
+    return _all([found, _Pushing(kinds, _own(program, kinds), masked=True).over(program.selector.root, wanted=True)])
+
+
+def necessary_for(programs: Sequence[Program], kinds: Kinds) -> Condition | None:
+    """Return what every event satisfies that at least one of some programs shows; None if nothing can be said.
+
+    Of many comparisons only the bounds of each attribute are left: a list of values, or the smallest and the largest.
+    """
+    if len(programs) > _PROGRAMS:
+        return None
+    found = _any([_of_program(program, kinds) for program in programs])
+    return found if found is None or _leaves(found) <= _EXACTLY else _bounding(_bounds(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The values that an attribute may have: some, or those between two; None for no bound."""
+
+    kind: Kind
+    values: frozenset[Value] | None = None
+    low: Value | None = None
+    high: Value | None = None
+
+
+def _bounds(node: Condition) -> dict[str, _Bounds]:
+    """Return bounds of attributes that every event satisfies for which a condition is true."""
+    match node:
+        case Compare(operator, AttributeReference(name), Literal(value, kind)) if value is not None and kind:
+            match operator:
+                case ComparisonOperator.EQ:
+                    return {name: _Bounds(kind, frozenset({value}), value, value)}
+                case ComparisonOperator.GE | ComparisonOperator.GT:
+                    return {name: _Bounds(kind, low=value)}
+                case ComparisonOperator.LE | ComparisonOperator.LT:
+                    return {name: _Bounds(kind, high=value)}
+        case And(operands):
+            found: dict[str, _Bounds] = {}
+            for operand in operands:
+                for name, one in _bounds(operand).items():
+                    before = found.get(name, one)
+                    # Each of them is necessary, so any is right; of two ends the first is taken.
+                    found[name] = _Bounds(
+                        one.kind,
+                        one.values if before.values is None else before.values,
+                        one.low if before.low is None else before.low,
+                        one.high if before.high is None else before.high,
+                    )
+            return found
+        case Or(operands):
+            parts = [_bounds(operand) for operand in operands]
+            return {name: _either([part[name] for part in parts]) for name in parts[0] if all(name in p for p in parts)}
+    return {}
+
+
+def _either(bounds: Sequence[_Bounds]) -> _Bounds:
+    """Return bounds for what one of several allows."""
+    values = [one.values for one in bounds if one.values is not None]
+    lows, highs = (
+        [end for end in ends if end is not None] for ends in zip(*((b.low, b.high) for b in bounds), strict=True)
+    )
+    return _Bounds(
+        bounds[0].kind,
+        frozenset().union(*values) if len(values) == len(bounds) else None,
+        min(lows, key=_ordered) if len(lows) == len(bounds) else None,
+        max(highs, key=_ordered) if len(highs) == len(bounds) else None,
+    )
+
+
+def _ordered(value: Value) -> Any:
+    """Return a value as one that can be compared with others of its kind."""
+    return value
+
+
+def _bounding(bounds: Mapping[str, _Bounds]) -> Condition | None:
+    parts: list[Condition | None] = []
+    for name, one in sorted(bounds.items()):
+        known = AttributeReference(name)
+        if one.values is not None and len(one.values) <= _LEAVES:
+            equal = [
+                Compare(ComparisonOperator.EQ, known, Literal(v, one.kind)) for v in sorted(one.values, key=_ordered)
+            ]
+            parts.append(_any(equal))
+            continue
+        ends = (ComparisonOperator.GE, one.low), (ComparisonOperator.LE, one.high)
+        parts += [Compare(sign, known, Literal(end, one.kind)) for sign, end in ends if end is not None]
+    return _all(parts)
+
+
+def without_decided(program: Program, kinds: Kinds) -> Program:
+    """Return a program without the selector of its only right, if `necessary` says exactly what that asks for."""
+    branches = program.restriction.branches
+    if len(branches) != 1 or not _is_decided(branches[0].holds_where().root, kinds):
+        return program
+    return replace(program, restriction=Restriction((replace(branches[0], where=ALWAYS, forced=()),)))
+
+
+def _is_decided(node: Condition, kinds: Kinds) -> bool:
+    """Return whether a filter tells exactly where a condition is true. Of real numbers it tells less."""
+
+    def same(value: Term, *constants: Term) -> bool:
+        kind = kinds.get(value.name) if isinstance(value, AttributeReference) else None
+        exact = kind is not None and kind is not Kind.FLOAT
+        return exact and all(isinstance(one, Literal) and one.kind is kind for one in constants)
+
+    match node:
+        case Literal(True):
+            return True
+        case Compare(_, left, right):
+            return same(left, right) or same(right, left)
+        case Between(value, low, high):
+            return same(value, low, high)
+        case In(value, items):
+            return same(value, *items)
+        case And(operands):
+            return all(_is_decided(operand, kinds) for operand in operands)
+    return False
 
 
 def _branch(branch: Branch, kinds: Kinds) -> Condition | None:
@@ -213,12 +347,12 @@ def filter_column(node: Condition) -> Column:
     """Return what `necessary` found as a filter that Spark can push down, over the columns of transit events."""
     match node:
         case And(operands):
-            return reduce(lambda one, other: one & other, map(filter_column, operands))
+            return all_of(map(filter_column, operands))
         case Or(operands):
             alike = _same_attribute(operands)
             if alike is not None:
                 return alike
-            return reduce(lambda one, other: one | other, map(filter_column, operands))
+            return any_of(map(filter_column, operands))
         case Compare(operator, AttributeReference(name), Literal(value, kind)) if kind is not None:
             return compare_columns(operator, quoted(name), literal(value, kind))
         case Like(AttributeReference(name), pattern, escape):

@@ -6,7 +6,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -16,13 +15,24 @@ from penstock.guard.restriction import Restriction
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Enumerated, Kind, kind_of
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.enforce.programs import Constants, OneRow, Shape, ShapeBranch, answered, look_up, shape_branch
+from penstock.pipeline.enforce.programs import (
+    Constants,
+    OneRow,
+    Shape,
+    ShapeBranch,
+    answered,
+    constants_row,
+    look_up,
+    shape_branch,
+)
 from penstock.pipeline.frames import (
     EARLIEST,
     LATEST,
     TIME,
     ColumnSource,
+    all_of,
     attributes_of,
+    balanced,
     compile_condition,
     condition,
     hoist,
@@ -59,12 +69,7 @@ def bits(value: int) -> Column:
 
 def either(words: Sequence[Column]) -> Column:
     """Return the bits that any of some words has."""
-    return reduce(lambda one, other: one.bitwiseOR(other), words) if words else bits(0)
-
-
-def any_of(columns: Sequence[Column]) -> Column:
-    """Return a column that is true if any of some boolean columns is; false for no columns."""
-    return reduce(lambda one, other: one | other, columns) if columns else F.lit(False)
+    return balanced(Column.bitwiseOR, words) if words else bits(0)
 
 
 def keep(frame: DataFrame, where: Column, columns: Iterable[Column]) -> DataFrame:
@@ -79,6 +84,15 @@ def keep_uncopied(frame: DataFrame, where: Column, columns: Iterable[Column]) ->
     """
     judged = frame.select(*columns, where.cast("bigint").alias(_KEPT))
     return look_up(judged, quoted(_KEPT), {}, [1]).drop(_KEPT)
+
+
+def keep_here(frame: DataFrame, where: Column, columns: Iterable[Column]) -> DataFrame:
+    """Return what `keep` returns, at the least cost, for rows that are all wanted: no later filter gets below it.
+
+    To Spark the condition may be another one each time, so it stays in its place; it is always the same.
+    """
+    kept = where & (F.spark_partition_id() >= F.lit(0))
+    return frame.select(*columns, kept.alias(_KEPT)).where(quoted(_KEPT)).drop(_KEPT)
 
 
 def is_always(condition: Condition) -> bool:
@@ -106,7 +120,7 @@ def holds(
     for name in sorted(branch.guards):
         known = guards.get(name)
         parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))
-    return reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
+    return all_of(parts)
 
 
 class Viewer:
@@ -279,7 +293,7 @@ def _part(instant: Column, whole: int, part: int) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A restriction on one type, compiled. The constants of the policy are beside it, to be joined to the events."""
+    """A restriction on one type, compiled. Constants that are hidden are beside it, to be joined to the events."""
 
     shape: Shape
     viewer: Viewer
@@ -306,7 +320,7 @@ def mask(
     kinds = {name: source.kind for name, source in sources.items()}
     templates = tuple(shape_branch(branch, branch.holds_where(), found, kinds) for branch in branches)
     shape = Shape(event_type, templates, TRUE.root, found.kinds)
-    constants = OneRow("@x")
+    constants = constants_row("@x", policy.constants)
     viewer = Viewer(sources, environment_of(policy, constants), guards or {})
     return Masked(shape, viewer, constants.parameters(found), constants)
 

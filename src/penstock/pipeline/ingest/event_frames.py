@@ -21,7 +21,18 @@ from penstock.pipeline.event_columns import QUARANTINE as QUARANTINE
 from penstock.pipeline.event_columns import REASON as REASON
 from penstock.pipeline.event_columns import TYPE as TYPE
 from penstock.pipeline.event_columns import WORDS as WORDS
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted, transit_schema
+from penstock.pipeline.frames import (
+    EARLIEST,
+    ID,
+    LATEST,
+    METADATA,
+    SOURCE,
+    TIME,
+    attributes_of,
+    literal,
+    quoted,
+    transit_schema,
+)
 from penstock.pipeline.ingest.csv_columns import CsvTable
 from penstock.pipeline.ingest.mapping import BoundMapping
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
@@ -138,15 +149,18 @@ def tag_csv(files: DataFrame, bound: BoundMapping, at: datetime) -> DataFrame:
 def metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
     """Return what can be wrong with the metadata of records, in terms of their columns `@id` to `@type`."""
     never = F.lit(False)
-    principal = F.coalesce(quoted(SOURCE).rlike(_PRINCIPAL), never)
+    named, principal, there = quoted(ID) != F.lit(""), quoted(SOURCE).rlike(_PRINCIPAL), quoted(TIME).isNotNull()
+    # A record whose time is an instant has no problem with it.
+    instant = F.unix_micros(quoted(TIME)).between(F.lit(EARLIEST), F.lit(LATEST))
     time = [
-        RecordProblem(p.where, "ingest.time", "the time is not an instant") for p in checked.time.problems(quoted(TIME))
+        RecordProblem(p.where, "ingest.time", "the time is not an instant", instant)
+        for p in checked.time.problems(quoted(TIME))
     ]
     return [
-        RecordProblem(~F.coalesce(quoted(ID) != F.lit(""), never), "ingest.id", "the id is absent or no text"),
-        RecordProblem(~principal, "ingest.source", "the source is not a principal"),
+        RecordProblem(~F.coalesce(named, never), "ingest.id", "the id is absent or no text", named),
+        RecordProblem(~F.coalesce(principal, never), "ingest.source", "the source is not a principal", principal),
         *time,
-        RecordProblem(quoted(TIME).isNull(), "ingest.time", "the time is absent"),
+        RecordProblem(quoted(TIME).isNull(), "ingest.time", "the time is absent", there),
         RecordProblem(quoted(TYPE).isNull(), "ingest.type", "of no type and version that is known"),
         *checked.content,
     ]

@@ -258,14 +258,21 @@ class _Table:
     problems: Sequence[RecordProblem]
 
 
-def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] = ()) -> CheckedRecords:
+def check_table(
+    records: DataFrame,
+    bound: BoundMapping,
+    lacking: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+) -> CheckedRecords:
     """Check Parquet records against a mapping; `lacking` are files that lack one of its columns.
+
+    `columns` has the names that the columns of a table have in the frame, if they do not stand in `@row`.
 
     Raises `MalformedError` (`mapping.column`) for a Parquet column that is absent, or of a type that cannot be an
     attribute of its kind.
     """
     mapping = bound.mapping
-    table = _parquet(records, bound, lacking)
+    table = _parquet(records, bound, lacking, columns)
     # What values and problems both use is a column first: a text without its blanks.
     origins = (mapping.id, mapping.time, mapping.source, *mapping.attributes.values())
     read = [origin for origin in origins if isinstance(origin, FromColumn)]
@@ -298,9 +305,15 @@ def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] 
     )
 
 
-def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) -> _Table:
-    row = records.schema[ROW].dataType
-    there = {f.name: f.dataType for f in row.fields} if isinstance(row, StructType) else {}
+def _parquet(
+    records: DataFrame, bound: BoundMapping, lacking: Sequence[str], columns: Mapping[str, str] | None
+) -> _Table:
+    schema = records.schema
+    if columns is None:
+        row = schema[ROW].dataType
+        there = {f.name: f.dataType for f in row.fields} if isinstance(row, StructType) else {}
+    else:
+        there = {name: schema[own].dataType for name, own in columns.items()}
     cells: dict[str, _Cell] = {}
     for name in bound.columns:
         if name not in there:
@@ -310,9 +323,13 @@ def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) ->
                 hint=did_you_mean(name, there, f"there are: {', '.join(sorted(there))[:400]}"),
                 column=name[:80],
             )
-        cells[name] = _Cell(quoted(ROW).getField(name), there[name])
+        cell = quoted(ROW).getField(name) if columns is None else quoted(columns[name])
+        cells[name] = _Cell(cell, there[name])
     texts = [cell.column for cell in cells.values() if isinstance(cell.type, StringType)]
-    problems = [RecordProblem(~F.is_valid_utf8(text), "ingest.utf8", "not UTF-8") for text in texts]
+    problems = [
+        RecordProblem(~valid, "ingest.utf8", "not UTF-8", F.coalesce(valid, F.lit(True)))
+        for valid in map(F.is_valid_utf8, texts)
+    ]
     if lacking:
         header = RecordProblem(
             quoted(FILE).isin(*lacking), "ingest.header", "the file lacks a column that the mapping needs"

@@ -47,6 +47,13 @@ class RecordProblem:
     where: Column
     code: str
     words: str
+    #: what is true of the records without the problem, and of no other, if that is shorter than the contrary of `where`
+    unless: Column | None = None
+
+    @property
+    def absent(self) -> Column:
+        """A filter for the records without the problem."""
+        return ~F.coalesce(self.where, F.lit(False)) if self.unless is None else self.unless
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +161,14 @@ def from_json(what: str, spec: AttributeSpec, shape: Column, text: Column) -> Co
 
 
 def from_column(what: str, spec: AttributeSpec, column: Column, value: Column) -> Converted:
-    """Take a value out of a column that has its kind."""
-    return Converted(
-        value,
-        lambda found: [
-            _kind(what, spec.kind, column.isNotNull() & _no_value(spec.kind, found)),
-            *_outside(what, spec, found),
-        ],
-    )
+    """Take a value out of a column that has its kind: only an instant may be none of ours."""
+
+    def problems(found: Column) -> list[RecordProblem]:
+        timed = spec.kind is Kind.TIMESTAMP
+        wrong = [_kind(what, spec.kind, column.isNotNull() & _no_value(spec.kind, found))] if timed else []
+        return [*wrong, *_outside(what, spec, found)]
+
+    return Converted(value, problems)
 
 
 def _kind(what: str, kind: Kind, where: Column) -> RecordProblem:

@@ -142,13 +142,16 @@ class Admit(OfEvents):
             good, again = self._once(good, batch, output, self.dedupe)
             bad = bad.unionByName(again)
         output.write(good, EVENTS, batch)
-        output.write(bad, REFUSED, batch)
         spark = output.spark
         stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
-        refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
         # The stored rows are counted once: all events, and the refusals by their reasons.
-        passed, why = _by(stored, TYPE, SOURCE), _by(refused, REASON)
-        counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
+        passed, read = _by(stored, TYPE, SOURCE), events.count()
+        whole = sum(passed.values()) == read
+        # Where all events were admitted they are not judged again to find those that were not.
+        output.write(bad.limit(0) if whole else bad, REFUSED, batch)
+        refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
+        why = {} if whole else _by(refused, REASON)
+        counts = {"read": read, "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
         # Senders without rights can use any number of names. Events that came again were not refused by a decision.
         most = RECORD_PRINCIPALS
@@ -191,7 +194,7 @@ class DeliverJob(OfEvents):
 
     desk: RecordingPolicy
     layout: Layout = Layout.PROGRAM
-    #: whose rows go to tables (default: those of all, with the names of the readers)
+    #: the only subscriber to deliver to (default: all; tables then have their names)
     reader: str | None = None
     name: str = "deliver"
     parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
@@ -209,7 +212,7 @@ class DeliverJob(OfEvents):
         rows = stored_rows(output.spark, output.path, manifest, batch)
         read = {key[0]: count for key, count in _by(events, TYPE).items()}
         shown = rows | self._shown(events)
-        for subscriber in policy.subscribers:
+        for subscriber in self._subscribers():
             whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
             # Every event of the type is shown by the reader's right or kept back by it, whatever its filter asks for.
             counted = EventCounts(rows.get(subscriber.name, 0), whole - shown.get(subscriber.name, 0))
@@ -237,6 +240,7 @@ class DeliverJob(OfEvents):
             raise no_layout()
         views = manifest.views
         if self.reader is not None:
+            # A batch that was prepared before is perhaps of another run, which delivered to others.
             if self.reader not in (*views, *manifest.without_rights):
                 raise no_view(self.reader, views, manifest.without_rights)
             views = {name: view for name, view in views.items() if name == self.reader}
@@ -248,8 +252,7 @@ class DeliverJob(OfEvents):
                 "a type is gone from the policy, and a batch that was not completed has events of it",
                 hint="put the type back, and run the job again",
             )
-        readers = [s for s in policy.subscribers if self.reader in (None, s.name)]
-        names = dict.fromkeys([*named, *(str(s.type.event_type.name) for s in readers)])
+        names = dict.fromkeys([*named, *(str(s.type.event_type.name) for s in self._subscribers())])
         types = tuple(known[name] for name in names)
         rows = open_rows(output.spark, output.path, batch, views, transit_schema(types))
         return SinkRows(rows if self.reader is None else rows.drop(SUBSCRIBER), types)
@@ -259,11 +262,14 @@ class DeliverJob(OfEvents):
         return (self._deliver(events).rows,)
 
     def _deliver(self, events: DataFrame, *, own_filters: bool = True) -> Delivered:
-        return deliver(events, self.types, self.desk.policy, own_filters=own_filters)
+        return deliver(events, self.types, self.desk.policy, own_filters=own_filters, reader=self.reader)
+
+    def _subscribers(self) -> list[Subscriber]:
+        return [one for one in self.desk.policy.subscribers if self.reader in (None, one.name)]
 
     def _shown(self, events: DataFrame) -> dict[str, int]:
         """Count the events that rights show to readers with a filter of their own; no other readers."""
-        if all(subscriber.selector == ALWAYS for subscriber in self.desk.policy.subscribers):
+        if all(subscriber.selector == ALWAYS for subscriber in self._subscribers()):
             return {}
         rights = self._deliver(events, own_filters=False)
         counts = {key[0]: count for key, count in _by(rights.rows, PROGRAM).items()}

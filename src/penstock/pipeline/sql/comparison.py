@@ -78,15 +78,18 @@ def read_data(file: str, schema: pa.Schema) -> pa.Table:
 
 
 def delivered_rows(program: Program, policy: PipelinePolicy, table: TableColumns, data: pa.Table) -> list[ViewRow]:
-    """Return what delivery shows of each row, as the view would have it."""
+    """Return what delivery shows of each row that is an event, as the view would have it."""
     event_type = program.event_type
     deliver = Delivery(program.restriction, event_type, program.selector, Rules(environment=policy.environment))
     kept = [table.columns[name] for name in program.metadata if name in table.columns]
+    domains = {str(a.id): a.spec.domain for a in event_type.attributes if a.spec.domain is not None}
     found: list[ViewRow] = []
     for row in data.to_pylist():
         values = {str(a.id): row[table.columns[a.name]] for a in event_type.attributes if a.name in table.columns}
         time = row.get(table.columns.get(TIME, ""))
         there = {name: value for name, value in values.items() if value is not None}
+        if not all(domains[name].contains(value) for name, value in there.items() if name in domains):
+            continue
         event = TransitEvent(event_type.key, event_type.ancestors, there, str(row.get(table.columns.get(ID, ""))), time)
         seen = deliver(event, {} if time is None else environment(time, facts=policy.facts, zone=policy.zone))
         if seen is not None:

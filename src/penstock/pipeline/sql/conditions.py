@@ -107,6 +107,9 @@ _EXACT: Final = 2**53
 _TWO_TO_63: Final = 2.0**63
 _ESCAPE: Final = "!"
 """Not a backslash: whether that needs an escape of its own depends on a session's settings."""
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+"""The instants that an event can have."""
 _DAY, _HOUR, _MINUTE = 86_400_000_000, 3_600_000_000, 60_000_000
 
 
@@ -238,6 +241,11 @@ class SqlCompiler:
             return _binary(exp.EQ, value, exp.cast(exp.Literal.string("NaN"), "DOUBLE"))
         return _call("ISNAN", value)
 
+    def is_dated(self, moment: Sql) -> Sql:
+        """Return where a timestamp lies in the years 1 to 9999; `infinity` does not."""
+        low, high = (self.literal(end, Kind.TIMESTAMP) for end in (_FIRST, _LAST))
+        return exp.Between(this=moment.copy(), low=low, high=high)
+
     def environment(self, time: Sql | None, zone: tzinfo, facts: Mapping[str, Value]) -> dict[str, SqlSource]:
         """Return the environment of each event: that of its time, and facts. What is not there is null."""
         found = {
@@ -265,7 +273,10 @@ class SqlCompiler:
             local = _call("FROM_UTC_TIMESTAMP", time, name) if self.dialect.is_spark else _call("TIMEZONE", name, time)
         if self.dialect is SqlDialect.POSTGRES:
             seconds = exp.Extract(this=exp.var("EPOCH"), expression=local.copy())
-            instant: Sql = exp.cast(_binary(exp.Mul, seconds, exp.Literal.number("1000000")), "BIGINT")
+            # PostgreSQL would stop at `infinity`, wherever else rows with it are left out.
+            instant: Sql = when(
+                self.is_dated(time), exp.cast(_binary(exp.Mul, seconds, exp.Literal.number("1000000")), "BIGINT")
+            )
         else:
             instant = _call("UNIX_MICROS" if self.dialect.is_spark else "EPOCH_US", local)
         if zone is UTC:

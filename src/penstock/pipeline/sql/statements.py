@@ -1,7 +1,8 @@
 """Views, row filters and column masks for one reader, and whether existing ones are still what the policy gives.
 
-A view has the metadata of events and the attributes of the reader's version, under their names. Who can read the
-definition of a view sees the constants of the policy in it.
+A view has the metadata of events and the attributes of the reader's version, under their names. A row with a value that
+its attribute cannot have is not an event, and is not in it. Who can read the definition of a view sees the constants of
+the policy in it.
 """
 
 import re
@@ -17,7 +18,7 @@ from sqlglot.errors import SqlglotError
 from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.guard.restriction import Branch
 from penstock.model.types import Attribute
-from penstock.model.values import Enumerated, Kind
+from penstock.model.values import AttributeSpec, Enumerated, Kind, ValueDomain
 from penstock.pipeline.enforce.policy import PipelinePolicy, Program
 from penstock.pipeline.event_columns import METADATA, SOURCE, TIME, attributes_of
 from penstock.pipeline.sql.conditions import (
@@ -110,15 +111,30 @@ class ReaderSql:
         showing = self.shown(attribute)
         if column is None or showing == []:
             return null_of(attribute.spec.kind)
-        wanted = [] if showing is None else [any_of(conditions[number] for number in showing)]
-        seen = all_of([*wanted, self._fits(column, attribute)])
-        return column if seen == exp.true() else when(seen, column)
+        return column if showing is None else when(any_of(conditions[number] for number in showing), column)
 
-    def _fits(self, column: Sql, attribute: Attribute) -> Sql:
-        """Return where a value lies in the domain of the reader's version; what does not is not seen."""
-        domain, kind, compiler = attribute.spec.domain, attribute.spec.kind, self.compiler
-        if domain is None:
-            return exp.true()
+    @property
+    def sound(self) -> Sql:
+        """Where the values of a row are those that its attributes can have, as `ingest` asks."""
+        columns = {a.name: _column(self.table, a.name) for a in attributes_of([self.program.event_type])}
+        specs = {a.name: a.spec for a in self.program.event_type.attributes}
+        checks = [self._fits(column, specs[name]) for name, column in columns.items() if column is not None]
+        if (time := _column(self.table, TIME)) is not None:
+            checks.append(self._fits(time, AttributeSpec(Kind.TIMESTAMP)))
+        return all_of(checks)
+
+    def _fits(self, column: Sql, spec: AttributeSpec) -> Sql:
+        """Return where a value is null, or is an instant of ours and lies in its domain."""
+        parts = []
+        if spec.kind is Kind.TIMESTAMP:
+            parts.append(self.compiler.is_dated(column))
+        if spec.domain is not None:
+            parts.append(self._is_within(column, spec.kind, spec.domain))
+        empty = exp.Is(this=column.copy(), expression=exp.null())
+        return any_of([empty, all_of(parts)]) if parts else exp.true()
+
+    def _is_within(self, column: Sql, kind: Kind, domain: ValueDomain) -> Sql:
+        compiler = self.compiler
         column = compiler.read(SqlSource(column, kind))
         if isinstance(domain, Enumerated):
             members = sorted(domain.values, key=str)
@@ -154,7 +170,7 @@ class ReaderSql:
         values = {a.name: self.value(a, conditions) for a in attributes}
         columns = [exp.alias_(_name(self.table.columns[name]), name, quoted=True) for name in kept]
         columns += [exp.alias_(value, name, quoted=True) for name, value in values.items()]
-        seen = exp.select(*columns).from_(_from(source, "held")).where(any_of(conditions))
+        seen = exp.select(*columns).from_(_from(source, "held")).where(all_of([any_of(conditions), self.sound]))
         wanted = self.wanted({name: _name(name) for name in values})
         if wanted == exp.true():
             return seen
@@ -253,11 +269,12 @@ def view_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
     return _script(statements, signature)
 
 
-def filter_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
+def filter_statement(reader: ReaderSql, name: str, signature: Signature, *, only_these: bool = False) -> str:
     """Return the statements that filter the rows of the table itself, and mask its columns, for one reader.
 
-    Raises `RefusedError` (`sql.inexpressible`) for a dialect that has no such thing, for masks in PostgreSQL, and for a
-    column that holds two attributes.
+    `only_these` says that the table has no columns but those of the type. Raises `RefusedError` (`sql.inexpressible`)
+    for a dialect that has no such thing, for masks in PostgreSQL, for a column that holds two attributes, and for
+    further columns at Databricks, where nothing hides a column that is not named.
     """
     dialect = reader.compiler.dialect
     columns = [column.lower() for column in reader.table.columns.values()]
@@ -266,6 +283,9 @@ def filter_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
         twice = next(column for column in columns if columns.count(column) > 1)
         raise inexpressible(dialect, f"a filter for the column `{twice[:80]}`, which is given twice", "use --as view")
     if dialect is SqlDialect.DATABRICKS:
+        if not only_these:
+            hint = "use --as view, or give --no-other-columns if the table has only the columns of the type"
+            raise inexpressible(dialect, "a filter that hides the columns that the type does not have", hint)
         return _script(_databricks(reader, name, signature), signature)
     if dialect is not SqlDialect.POSTGRES:
         raise inexpressible(dialect, "row filters", "write a view: --as view")
@@ -278,12 +298,17 @@ def filter_statement(reader: ReaderSql, name: str, signature: Signature) -> str:
         hidden = attributes[plain.index(False)].name
         hint = "row-level security shows whole rows: write a view with --as view"
         raise inexpressible(dialect, f"a policy that hides `{hidden}` in some rows", hint)
-    rows = all_of([reader.delivered, reader.wanted({a.name: _name(reader.table.columns[a.name]) for a in attributes})])
+    own = {a.name: _name(reader.table.columns[a.name]) for a in attributes}
+    rows = all_of([reader.delivered, reader.sound, reader.wanted(own)])
     table, policy = _written(reader.table.table, dialect), _written(name, dialect)
     role = _list([signature.reader], dialect)
     text = reader.compiler.text(str(signature)).sql(dialect.written)
+    # Columns that the type does not have are not shown, whoever granted them before.
+    granted = _list(reader.table.columns.values(), dialect)
     statements = [
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"REVOKE SELECT ON {table} FROM PUBLIC, {role}",  # noqa: S608  # quoted names
+        f"GRANT SELECT ({granted}) ON {table} TO {role}",
         f"CREATE POLICY {policy} ON {table} FOR SELECT TO {role} USING (\n  {rows.sql(dialect.written)}\n)",
         f"COMMENT ON POLICY {policy} ON {table} IS {text}",
     ]
@@ -299,7 +324,7 @@ def _databricks(reader: ReaderSql, name: str, signature: Signature) -> Iterable[
     kinds = {TIME: Kind.TIMESTAMP, **{a.name: a.spec.kind for a in attributes}}
     of = {table.columns[what]: kind for what, kind in kinds.items() if what in table.columns}
     member = reader.compiler.text(signature.reader)
-    rows = all_of([reader.delivered, reader.wanted(values)])
+    rows = all_of([reader.delivered, reader.sound, reader.wanted(values)])
     rows = all_of([exp.Anonymous(this="IS_ACCOUNT_GROUP_MEMBER", expressions=[member]), rows])
     target = _written(table.table, dialect)
     used = _used(rows, of)

@@ -153,6 +153,9 @@ def _of_version(known: Sequence[EventType], attribute: Attribute) -> Column:
     """Return the column that an attribute has in the version of each row."""
     names = {one: one.by_id[attribute.id] for one in known if attribute.id in one.by_id}
     columns = dict.fromkeys(column_name(own) for own in names.values())
+    if len(columns) == 1 and len(names) == len(known):
+        # Whatever the version, so that a filter of the attribute reaches the files.
+        return quoted(next(iter(columns)))
     parts = [
         F.when(
             quoted(PLAIN[TYPE]).isin([str(one.name) for one, own in names.items() if column_name(own) == column]),

@@ -12,6 +12,7 @@ from penstock.apps.cli.pipeline.options import (
     SealedInputOptions,
     SparkOptions,
     TableJobOptions,
+    constants_option,
     dedupe_option,
     engine_option,
     jetstream_option,
@@ -52,6 +53,7 @@ from penstock.model.instants import parse_end, parse_instant
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.enforce.layout import Layout
+from penstock.pipeline.enforce.policy import ConstantsIn
 from penstock.pipeline.evaluate import TablePolicies, read_request_mapping
 from penstock.pipeline.jobs.enforce import no_layout
 from penstock.pipeline.jobs.evaluate import Evaluate
@@ -161,8 +163,9 @@ class _Deliver:
         help="Write rows that readers with equal rights share, or a folder for each reader.",
     )
     reader: str | None = option(
-        "--reader", metavar="NAME", help="Write one subscriber's rows to the tables (default: those of all)."
+        "--reader", metavar="NAME", help="Deliver to this subscriber only (default: to all of them)."
     )
+    constants: ConstantsIn | None = constants_option()
     job: TableJobOptions
     engine: str = engine_option()
     output: str = output_option()
@@ -174,17 +177,19 @@ def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
 
     FOLDER is what `admit` or `ingest` wrote, or a table of events, such as delta:PATH. `penstock pipeline view`
     opens the result for one subscriber. With --to the rows of all subscribers go to one table, which says in the
-    column `subscriber` whose row it is.
+    column `subscriber` whose row it is. Partitions and parts of files that nobody may see are not read, unless
+    constants are hidden.
     """
     how = options.job.run()
     keys = options.keys.load(how)
     layout, to = Layout(options.layout), bool(options.job.tables.to)
-    if options.reader is not None and not to:
-        raise MalformedError("cli.reader", "--reader is for tables", hint="give a table with --to, or use `view`")
     if to and layout is not Layout.PROGRAM:
         raise no_layout()
     source = how.source(options.source)
-    return run_job(deliver_job(session, source, options.policy_file, layout, keys, reader=options.reader), how)
+    job = deliver_job(
+        session, source, options.policy_file, layout, keys, reader=options.reader, constants=options.constants
+    )
+    return run_job(job, how)
 
 
 @option_class
@@ -257,6 +262,7 @@ class _Whatif:
         type=click.Choice(["gain", "loss", "any"]),
         help="Exit with 1 if there is such a change (default: exit with 0).",
     )
+    constants: ConstantsIn | None = constants_option()
     html: str | None = html_option()
     job: ReportJobOptions
     output: str = output_option()
@@ -277,7 +283,8 @@ def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
     """
     how = options.job.run()
     keys = options.keys.load(how)
-    job = whatif_job(session, how.source(options.source), (options.before, options.after), options.samples, keys)
+    files = options.before, options.after
+    job = whatif_job(session, how.source(options.source), files, options.samples, keys, constants=options.constants)
     old, new = job.watched.policies
     page = Page(options.html, known(options.names.load().petnames, new, old), session, how.overwrite)
     page.check()

@@ -252,6 +252,16 @@ def engine_option() -> Any:
     )
 
 
+def constants_option() -> Any:
+    """Declare `--constants`."""
+    return option(
+        "--constants",
+        type=click.Choice(["public", "hidden"]),
+        help="Let Spark's plans contain what rights and filters compare with, so that files are skipped, or hide it "
+        "(default: as the policy file says, otherwise public).",
+    )
+
+
 _RING: Final = "Read this key ring in each task."
 _KEK: Final = "Decrypt the key ring with this key-encryption key, which has no passphrase."
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -29,7 +29,7 @@ from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.enforce.layout import Layout, open_view
-from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
+from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy, load_policy
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
@@ -264,6 +264,11 @@ def _desk(policy: PipelinePolicy, job: str, session: CommandSession) -> Recordin
     )
 
 
+def _hiding(policy: PipelinePolicy, constants: ConstantsIn | None) -> PipelinePolicy:
+    """Return a policy that hides its constants, or not, if an option says so."""
+    return policy if constants is None else replace(policy, constants=constants)
+
+
 def _types(*policies: PipelinePolicy) -> tuple[EventType, ...]:
     found = {verified.event_type.name: verified.event_type for policy in policies for verified in policy.types}
     return tuple(found.values())
@@ -347,6 +352,7 @@ def deliver_job(  # noqa: PLR0913  # what is delivered, by what, and how
     keys: KeyFiles | None,
     *,
     reader: str | None = None,
+    constants: ConstantsIn | None = None,
 ) -> ByPolicy[DeliverJob]:
     """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
@@ -354,15 +360,20 @@ def deliver_job(  # noqa: PLR0913  # what is delivered, by what, and how
     _check_unsealed(table, keys)
 
     def make(policies: tuple[PipelinePolicy, ...]) -> DeliverJob:
-        return DeliverJob(
-            path, _types(*policies), _desk(policies[0], "deliver", session), layout, reader, keys=keys, table=table
-        )
+        desk = _desk(_hiding(policies[0], constants), "deliver", session)
+        return DeliverJob(path, _types(*policies), desk, layout, reader, keys=keys, table=table)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
 
-def whatif_job(
-    session: CommandSession, source: EventSource, policies: tuple[str, str], samples: int, keys: KeyFiles | None
+def whatif_job(  # noqa: PLR0913  # what is compared, by what, and how
+    session: CommandSession,
+    source: EventSource,
+    policies: tuple[str, str],
+    samples: int,
+    keys: KeyFiles | None,
+    *,
+    constants: ConstantsIn | None = None,
 ) -> ByPolicy[WhatIf]:
     """Return the job `whatif` by two policy files, before and after; with keys, over a sealed log.
 
@@ -373,7 +384,7 @@ def whatif_job(
     _check_unsealed(table, keys)
 
     def make(found: tuple[PipelinePolicy, ...]) -> WhatIf:
-        old, new = found
+        old, new = (_hiding(policy, constants) for policy in found)
         return WhatIf(path, _types(new, old), old, new, samples, keys=keys, table=table)
 
     return ByPolicy(Watched(policies, clock(session)), make)

@@ -43,6 +43,11 @@ class _Sql:
         show_default=True,
         help="Write a view, or what filters the table itself: row filters and masks, or row-level security.",
     )
+    no_other_columns: bool = option(
+        "--no-other-columns",
+        is_flag=True,
+        help="State that the table has only the columns of the type: a filter for Databricks cannot hide others.",
+    )
     check: str | None = option(
         "--check",
         metavar="FILE",
@@ -82,8 +87,11 @@ def sql(session: CommandSession, options: _Sql) -> CommandAnswer:
     if options.check is not None:
         return _compared(options, made, policy)
     name = options.name or f"{options.table}_{options.reader}"
-    write = statements.view_statement if options.form == "view" else statements.filter_statement
-    text = write(made, name, statements.Signature(options.reader, policy.revision))
+    signature = statements.Signature(options.reader, policy.revision)
+    if options.form == "view":
+        text = statements.view_statement(made, name, signature)
+    else:
+        text = statements.filter_statement(made, name, signature, only_these=options.no_other_columns)
     if options.drift is None:
         return CommandAnswer({"sql": text, "revision": policy.revision}, text.rstrip("\n").split("\n"))
     found = statements.drift(Path(options.drift).read_text(encoding="utf-8"), text, dialect)
