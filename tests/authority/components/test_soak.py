@@ -63,11 +63,7 @@ def effect_of(number: int, action: str, user: int) -> str:
 
 @dataclass(slots=True)
 class InForce:
-    """When a revision was in force: since its expected time, until all have applied the next one, or lost their roles.
-
-    A component that hears of a revision in time works by it since the base time. On a machine with too much to do, one
-    may hear of it later.
-    """
+    """When a revision was in force: since its expected time, until the base time of the next one."""
 
     since: float
     until: float = float("inf")
@@ -142,7 +138,7 @@ def decided(
     ],
 )
 def test_a_wrong_decision_is_found(line: Line, right: bool) -> None:
-    # Revision 1 is expected at 3, and the last component applies it at 4.
+    # Revision 1 is expected at 3, and its base time is 4.
     revisions = [InForce(0.0, 4.0), InForce(3.0)]
     assert wrong_decisions([line], revisions) == ([] if right else [line])
 
@@ -221,16 +217,14 @@ class Soak:
             one.process.terminate()
 
     async def change(self, owner: AdministrationComponent) -> None:
-        """Announce the next revision; the one before is in force until the PAP knows that nobody works by it."""
-        expected = time.time() + 2.0
-        self.revisions.append(InForce(expected))
-        before = self.revisions[-2]
-        number = await owner.reconfigure({"DR(1)": revision(len(self.revisions) - 1)}, expected=expected)
+        """Announce the next revision; the one before is in force until the base time."""
+        number = await owner.reconfigure({"DR(1)": revision(len(self.revisions))})
+        before, expected = self.revisions[-1], owner.expected_time(number)
+        self.revisions.append(InForce(time.time() if expected is None else expected))
         self.acts["change"] += 1
 
         async def follow() -> None:
-            await owner.base_time(number)
-            before.until = time.time()
+            before.until = await owner.base_time(number)
 
         self.waiting.append(waited_for(follow()))
 

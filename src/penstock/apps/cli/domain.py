@@ -402,7 +402,8 @@ class _Reconfigure:
         default="1s",
         show_default=True,
         metavar="DURATION",
-        help="Expect components to apply it this long from now: requests that are sent later wait for it.",
+        help="Expect components to apply it this long from now, or when their leases end if that is later: requests "
+        "that are sent after that wait for it.",
     )
     reason: str = option("--reason", default="", metavar="TEXT", help="Say why, for the other PAPs.")
     dry_run: bool = option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
@@ -467,12 +468,12 @@ async def _reconfigured(loaded: LoadedPlan, key: SigningKey | None, options: _Re
             note_component(_RECONFIGURES, error)
 
         async with AdministrationComponent(fabric, key, own, note=note) as pap:
-            expected = pap.now() + options.notice
             changes = {one.role: one.after for one in differences}
-            number = await pap.reconfigure(changes, expected=expected, reason=options.reason)
+            number = await pap.reconfigure(changes, expected=pap.now() + options.notice, reason=options.reason)
+            expected = pap.expected_time(number)
             base = await pap.base_time(number)
             lost = sorted(live.components.keys() - pap.registry.members.keys())
-            return _Reconfigured(differences, number, expected, base, tuple(lost))
+            return _Reconfigured(differences, number, base if expected is None else expected, base, tuple(lost))
 
 
 def _show_reconfigured(found: _Reconfigured, *, dry_run: bool) -> Iterator[Shown]:

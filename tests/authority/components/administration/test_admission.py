@@ -131,6 +131,24 @@ def test_a_flood_of_100_000_requests_to_join_keeps_nobody_out() -> None:
     run(test, patience=600)
 
 
+def test_leases_of_a_domain_at_rest_do_not_fill_topics() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*NAMES, compact_after=10, levels=TopicLevels(lease=6.0))
+        async with pap(fabric, chosen, clock, note=notes.append) as p, recorder(fabric, "pdp1", "DR(1)", clock) as pdp:
+            for _ in range(100):
+                await clock.advance(2)
+            await settle()
+            assert p.registry.grants >= 100
+            assert all(kept(fabric, topic) < 60 for topic in ("CONF_1", "RPDP_1", "RPEP_1", "APDP_1"))
+            assert (pdp._lease_end >= clock.now() + 4.0, notes) == (True, [])
+            # Another PAP knows until when leases run.
+            others = administration(*NAMES, id="pap2", levels=TopicLevels(lease=6.0))
+            async with pap(fabric, others, clock, key=SECOND_PAP_KEY) as second:
+                assert second.earliest() == p.earliest() == p.registry.lease_end
+
+    run(test)
+
+
 def test_topics_that_keep_all_stay_small_and_a_new_pap_still_catches_up() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         chosen = administration(*NAMES, compact_after=10, topic_secret=bytes(32))

@@ -11,6 +11,7 @@ from tests.authority.components.kit import KINDS, PAP_KEY, TABLE, administration
 from penstock.authority.components.administration.registry import AdministrationSettings
 from penstock.authority.components.exchange.samples import (
     AttributeQuery,
+    ConfigurationLease,
     DecisionReply,
     PolicyText,
     RequiredNames,
@@ -23,11 +24,12 @@ from penstock.authority.components.points.component import Component, ComponentS
 from penstock.authority.components.points.decision import DecisionComponent
 from penstock.authority.components.points.enforcement import EnforcementComponent
 from penstock.authority.components.points.information import InformationComponent
+from penstock.authority.decisions.decision_point import quiet
 from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.fabric import FOREVER, Fabric, Priority, SystemClock
+from penstock.fabric import FOREVER, Fabric, Priority, Sample, SystemClock
 from penstock.fabric.nats import NatsFabric
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
@@ -559,6 +561,175 @@ def test_who_was_only_slow_is_read_again() -> None:
             assert pdp.dependencies.read == {("bank", "pep1")}
             decision = await over(made.clock, pep.decide(question()))
             assert (decision.effect, made.notes) == (AnswerEffect.PERMIT, [])
+
+    run(scenario)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Leases of configurations.
+
+
+DENY_LOOK = policy("look", 'apply deny-overrides rule r { deny target clause does == "look" }', revision="r2")
+
+
+class Late:
+    """A component that can be kept from hearing the PAPs."""
+
+    deaf = False
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.unheard: list[tuple[TopicInstance, int, Sample]] = []
+
+    async def _hear(self, instance: TopicInstance, reader: int, sample: Sample) -> None:
+        if self.deaf and instance.kind in (TopicKind.RPEP, TopicKind.RPDP):
+            self.unheard.append((instance, reader, sample))
+        else:
+            await super()._hear(instance, reader, sample)  # type: ignore[misc]  # of the component
+
+    async def hear_all(self) -> None:
+        """Hear what came meanwhile."""
+        self.deaf, unheard, self.unheard = False, self.unheard, []
+        for one in unheard:
+            await self._hear(*one)
+
+
+class LatePep(Late, EnforcementComponent):
+    """See `Late`."""
+
+
+class LatePdp(Late, DecisionComponent):
+    """See `Late`."""
+
+
+class LateBank:
+    """A PEP and a PDP with a lease, and the decisions of a PEP that asks every second."""
+
+    def __init__(self, made: Bank, pep: LatePep, pdp: LatePdp) -> None:
+        self.made, self.pep, self.pdp = made, pep, pdp
+        #: when each was asked, and what was decided or raised
+        self.found: list[tuple[float, str]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def _ask(self) -> None:
+        asked = self.made.clock.now()
+        try:
+            decision = await self.pep.decide(question())
+            self.found.append((asked, decision.answers[0].value.rests_on[0].revision))
+        except PenstockError as error:
+            self.found.append((asked, error.code))
+
+    async def go_on(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.tasks.append(asyncio.ensure_future(self._ask()))
+            await settle()
+            await self.made.clock.advance(1.0)
+            await settle()
+
+    async def reconfigured(self) -> float:
+        """Announce another policy, and return the expected time."""
+        task = asyncio.ensure_future(self.made.administration.reconfigure({"DR(1)": role("DR", policies=(DENY_LOOK,))}))
+        while not task.done():
+            await self.go_on(1)
+        found = self.made.administration.expected_time(await task)
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def late_bank(lease: float = 6.0) -> AsyncIterator[LateBank]:
+    async with bank(*TRIO, DR=role("DR", policies=(LOOK,)), lease=lease) as made:
+        named = {"clock": made.clock, "note": made.notes.append}
+        pdp = await made._joined(LatePdp(made.fabric, key_of("pdp1"), made.settings("pdp1", "DR(1)"), **named))
+        pep = await made._joined(LatePep(made.fabric, key_of("pep1"), made.settings("pep1", "ER(1)"), **named))
+        late = LateBank(made, pep, pdp)
+        yield late
+        for task in late.tasks:
+            task.cancel()
+
+
+@pytest.mark.parametrize("deaf", [("pep", "pdp"), ("pep",), ("pdp",), ()], ids=" and ".join)
+def test_who_hears_late_of_a_reconfiguration_never_decides_by_the_old_policy_after_it(deaf: tuple[str, ...]) -> None:
+    async def scenario() -> None:
+        async with late_bank() as late:
+            for name in deaf:
+                getattr(late, name).deaf = True
+            expected = await late.reconfigured()
+            assert expected - late.made.clock.now() <= (6.0 if deaf else 2.0)
+            await late.go_on(round(expected - late.made.clock.now()) + 5)
+            old = [asked for asked, what in late.found if what == "r1"]
+            assert max(old) <= expected
+            if deaf:
+                assert {what for asked, what in late.found if asked > expected} <= {"component.lease"}
+                assert ("component.lease" in [error.code for error in late.made.notes]) is ("pep" in deaf)
+            # When they hear of it, they work on, and answer what has waited.
+            for name in deaf:
+                await getattr(late, name).hear_all()
+            await late.go_on(9)
+            assert late.made.clock.now() - max(asked for asked, _ in late.found) <= 1.0
+            assert [what for _, what in late.found][-8:] == ["r2"] * 8
+            assert max(asked for asked, what in late.found if what == "r1") <= expected
+
+    run(scenario)
+
+
+def test_a_domain_with_a_lease_works_on_as_long_as_a_pap_is_there() -> None:
+    async def scenario() -> None:
+        async with late_bank() as late:
+            await late.go_on(60)
+            assert ([what for _, what in late.found], late.made.notes) == (["r1"] * 60, [])
+            await late.made.administration.close()
+            await late.go_on(20)
+            ends = late.found[-1][0]
+            unheard = [what for asked, what in late.found if asked > 1_800_000_066.0 and what != "r1"]
+            assert set(unheard) == {"component.lease"}
+            assert ends > 1_800_000_066.0
+            # Another PAP takes over.
+            second = pap(late.made.fabric, late.made.administration.settings, late.made.clock, note=quiet)
+            async with second:
+                await late.go_on(5)
+            assert [what for _, what in late.found][-5:] == ["r1"] * 5
+
+    run(scenario)
+
+
+def test_an_old_lease_counts_no_more_and_a_lease_of_an_unknown_configuration_does_not_count() -> None:
+    async def scenario() -> None:
+        async with late_bank() as late:
+            pep, now = late.pep, late.made.clock.now()
+            timeline, end = pep._timeline, pep._lease_end
+            assert timeline is not None
+            assert end == now + 6.0
+            await pep._prolong(timeline, ConfigurationLease(1, 10, now + 1.0, recall=True))
+            assert pep._lease_end == now + 1.0
+            await pep._prolong(timeline, ConfigurationLease(1, 9, now + 9.0))
+            await pep._prolong(timeline, ConfigurationLease(1, 10, now + 9.0))
+            await pep._prolong(timeline, ConfigurationLease(2, 11, now + 9.0))
+            assert pep._lease_end == now + 1.0
+            await pep._prolong(timeline, ConfigurationLease(1, 12, now + 8.0))
+            await pep._prolong(timeline, ConfigurationLease(1, 13, now + 7.0))
+            assert pep._lease_end == now + 8.0
+
+    run(scenario)
+
+
+def test_a_newcomer_works_by_a_reconfiguration_from_its_expected_time_on() -> None:
+    async def scenario() -> None:
+        async with late_bank() as late:
+            late.pdp.deaf = True  # so that leases are not returned
+            expected = await late.reconfigured()
+            clock = late.made.clock
+            pep = LatePep(late.made.fabric, key_of("pep1"), late.made.settings("pep1", "ER(1)"), clock=clock)
+            await late.pep.leave()
+            late.pep = await late.made._joined(pep)
+            await late.pdp.hear_all()
+            late.found.clear()
+            assert clock.now() < expected - 2.0
+            await late.go_on(1)
+            assert late.found == []
+            await late.go_on(6)
+            assert late.found
+            assert {what for _, what in late.found} == {"r2"}
 
     run(scenario)
 

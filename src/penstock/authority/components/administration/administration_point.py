@@ -12,6 +12,10 @@ CONF after the lease, catches up, and goes on.
 The ends of roles are written to CONF under a key of their own, which PAPs of partner domains read: roles there that
 rest on them end too.
 
+If the domain has a lease, the owner of CONF gives all components a lease of their configuration, again and again (see
+`ConfigurationLease`), and no reconfiguration has an expected time before the leases end that were given before. Before
+an administrator's reconfiguration it recalls them, so that they end soon if all components answer.
+
 JOIN, CONF, R* and A* keep all samples. The owner of CONF discards requests to join that are answered or were too many
 (see `admission`). From time to time it writes the whole state of the domain to CONF, and what newcomers must know to
 R*, and discards what was there before the last time.
@@ -41,9 +45,11 @@ from penstock.authority.components.exchange.samples import (
     BaseTime,
     ComponentSample,
     Configuration,
+    ConfigurationLease,
     Departure,
     DomainCheckpoint,
     JoinRequest,
+    LeaseReturned,
     PolicyApplied,
     ReconfigurationPlan,
     RoleConfiguration,
@@ -79,7 +85,7 @@ from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.limits import FABRIC_HISTORY
 from penstock.fabric.port import LEASE
 from penstock.fabric.qos import FOREVER
-from penstock.fabric.tasks import in_background, report
+from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
 
 #: seconds between two looks at whether this process runs, while components have to apply something
@@ -93,7 +99,11 @@ JOINS_DISCARDED: Final = 1_000
 JOIN_KEPT: Final = 1.0
 #: samples of an A* topic that are kept if components have a lease
 A_KEPT: Final = FABRIC_HISTORY // 4
-ConfContent: TypeAlias = Configuration | ReconfigurationPlan | Withdrawal | BaseTime | DomainCheckpoint
+#: seconds in which components must answer that they have returned their leases
+RECALL: Final = 1.0
+ConfContent: TypeAlias = (
+    Configuration | ReconfigurationPlan | Withdrawal | BaseTime | ConfigurationLease | DomainCheckpoint
+)
 
 
 class AdministrationComponent:
@@ -163,6 +173,11 @@ class AdministrationComponent:
         self._written_by: dict[tuple[TopicInstance, bytes], tuple[str, str]] = {}
         #: when this PAP last ran, while components have to apply something
         self._ran: float | None = None
+        #: the number of the recall of leases that is under way, and the components that have not answered it
+        self._recall: int | None = None
+        self._unreturned: set[str] = set()
+        #: when all leases end that components have, after so many were given: earlier ones were returned
+        self._returned = (0, 0.0)
 
     # ------------------------------------------------------------------------------------------------------------------
     # What an extension overrides.
@@ -217,6 +232,8 @@ class AdministrationComponent:
             )
         await self._read(_JOIN, self._hear_join)
         await self._act()
+        if self.settings.levels.lease != FOREVER:
+            self._begin("leases", self._give_leases())
 
     async def leave(self) -> None:
         """Stop, and give up CONF to another PAP."""
@@ -293,20 +310,25 @@ class AdministrationComponent:
     ) -> int:
         """Announce other configurations of roles; a role without one ends. Return the configuration number.
 
+        It is not expected before components' leases of the configuration in force have ended.
+
         Raises `RefusedError`: `fabric.not-owner` if another PAP owns CONF, and as `RoleConfiguration.topics`; and
         `LimitError` (`component.limit`).
         """
         for row in roles.values():
             if row is not None:
                 _ = row.topics
+        await self._recall_leases()
         async with self._lock:
             await self._claim()
-            self.registry.check_size(roles)
-            number = self.registry.number + 1
-            time = self.now() + self.settings.notice if expected is None else float(expected)
-            await self._commit(ReconfigurationPlan(number, time, dict(roles), reason=reason))
-            await self._follow_table()
-            await self._announce(number)
+            try:
+                self.registry.check_size(roles)
+                number = self.registry.number + 1
+                await self._commit(ReconfigurationPlan(number, self.earliest(expected), dict(roles), reason=reason))
+                await self._follow_table()
+                await self._announce(number)
+            finally:
+                await self._give_lease()
         await self._act()
         return number
 
@@ -322,6 +344,11 @@ class AdministrationComponent:
                 self.registry.engine.check(change)
             await self._commit(ReconfigurationPlan(role_changes=_written(wanted), reason=reason))
         await self._act()
+
+    def expected_time(self, number: int) -> float | None:
+        """Return the expected time of a reconfiguration; None if all have applied it."""
+        progress = self.registry.progress.get(number)
+        return None if progress is None else progress.plan.expected
 
     async def base_time(self, number: int) -> float:
         """Wait until all components have applied a reconfiguration or lost their roles, and return the base time."""
@@ -430,6 +457,10 @@ class AdministrationComponent:
                 message = f"`{found.writer.id}` says that it will apply reconfiguration {record.number} later"
                 raise RefusedError("component.apply-time", message, component=found.writer.id)
             self.registry.applied(found.writer.id, record.number, record.time)
+        elif isinstance(record, LeaseReturned):
+            if record.grant == self._recall:
+                self._unreturned.discard(found.writer.id)
+                self._wake()
         elif isinstance(record, Departure):
             self._changes.append((EndSession(found.writer.record), ""))
         elif isinstance(record, SpecifiedPolicy):
@@ -554,8 +585,7 @@ class AdministrationComponent:
                 await self._compact()
         if registry.rekey_due(self.now()):
             number = registry.number + 1
-            time = self.now() + self.settings.notice
-            await self._commit(ReconfigurationPlan(number, time, reason="new topic keys", rekey=True))
+            await self._commit(ReconfigurationPlan(number, self.earliest(), reason="new topic keys", rekey=True))
             await self._announce(number)
         while registry.endings:
             some = dict(islice(registry.endings.items(), ENDED_TOGETHER))
@@ -585,6 +615,83 @@ class AdministrationComponent:
             announcement = self._next_number(self.now())
             for part in self.registry.reconfigurations(number, instance, self._key, self._random, announcement):
                 await self._write(instance, part)
+
+    # ------------------------------------------------------------------------------------------------------------------
+    # Leases of configurations.
+
+    def earliest(self, expected: float | None = None) -> float:
+        """Return the expected time of a reconfiguration that is announced now: as said, but not before leases end."""
+        seen, end = self._returned
+        if seen != self.registry.leases_seen:
+            end = self.registry.lease_end
+        return max(self.now() + self.settings.notice if expected is None else float(expected), end)
+
+    async def _give_leases(self) -> None:
+        """Give leases so often that one can be late, and that no other PAP can claim CONF meanwhile."""
+        while self._readers:
+            if self._recall is None:
+                async with self._lock:
+                    try:
+                        if self._lease_holders():
+                            await self._claim()
+                            await self._give_lease()
+                            if self._is_loaded():
+                                await self._compact()
+                    except PenstockError as error:
+                        if error.code == "fabric.not-owner":
+                            self._owned = None
+                        else:
+                            self._refuse(error)
+            await self._clock.sleep(min(self.settings.levels.lease / 3, LEASE / 2))
+
+    def _lease_holders(self) -> set[str]:
+        if self.settings.levels.lease == FOREVER:
+            return set()
+        return {id_ for id_, one in self.registry.members.items() if one.reconfigured_by is not None}
+
+    async def _give_lease(self, until: float | None = None) -> None:
+        """Give all components a lease of the newest configuration; with `until`, recall earlier ones.
+
+        It is written to CONF first: so nobody gives a lease that the next owner does not know of.
+        """
+        if not self._lease_holders():
+            return
+        given = ConfigurationLease(
+            self.registry.number,
+            self.registry.grants + 1,
+            self.now() + self.settings.levels.lease if until is None else until,
+            until is not None,
+        )
+        await self._commit(given)
+        for instance in self.registry.reconfiguration_topics():
+            await self._write(instance, given)
+            self._load += 1
+
+    async def _recall_leases(self) -> None:
+        """Let leases end soon, if all components answer in time; otherwise they end when they end."""
+        async with self._lock:
+            if not self._lease_holders() or self._recall is not None:
+                return
+            await self._claim()
+            until = self.now() + 2 * RECALL
+            self._unreturned, self._recall = self._lease_holders(), self.registry.grants + 1
+            try:
+                await self._give_lease(until)
+            except BaseException:
+                self._recall = None
+                raise
+            seen = self.registry.leases_seen
+        timer = waited_for(self._clock.sleep(RECALL))
+        try:
+            while self._unreturned and not timer.done():
+                changed = waited_for(self._changed.wait())
+                await asyncio.wait((changed, timer), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            if not self._unreturned:
+                self._returned = seen, until
+        finally:
+            timer.cancel()
+            self._recall = None
 
     # ------------------------------------------------------------------------------------------------------------------
     # Compaction.

@@ -32,6 +32,7 @@ from penstock.authority.components.exchange.samples import (
     BaseTime,
     ComponentSample,
     Configuration,
+    ConfigurationLease,
     DomainCheckpoint,
     JoinRequest,
     NewTopicKeys,
@@ -228,6 +229,9 @@ class RegistryState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     founding: tuple[bytes, ...]
     #: what extensions of a PAP know
     extension: bytes = b""
+    #: of leases of configurations: the number of the last one, and when the last one ends
+    grants: int = 0
+    lease_end: float = 0.0
 
 
 class DomainRegistry:
@@ -255,6 +259,11 @@ class DomainRegistry:
         self.last_missed: dict[str, str] = {}
         #: by member: the configuration number before which its certificates have ended, if it got another one
         self.replaced: dict[str, int] = {}
+        #: the number of the last lease of a configuration that was given, and when the last one ends
+        self.grants = 0
+        self.lease_end = 0.0
+        #: how often this PAP has seen that a lease was given, also with a configuration
+        self.leases_seen = 0
         #: of all samples of CONF that led to this state
         self.digest = b""
         #: rows of the table that reconfigurations have changed
@@ -404,6 +413,8 @@ class DomainRegistry:
             recorded,
             join=join_id(sample),
             role_changes=tuple(canonical(change_to_sexp(one)) for one in (*trial, activate, *ended)),
+            since=max((one.plan.expected for one in self.progress.values()), default=0.0),
+            grant=self.grants,
         )
 
     def _tried(
@@ -535,6 +546,8 @@ class DomainRegistry:
             case Configuration():
                 self._advance(time)
                 self._follow_answer(content)
+                if content.certificate and content.lease:
+                    self._follow_lease(time + content.lease)
             case ReconfigurationPlan():
                 self._advance(time)
                 self._change(content.role_changes, content.reason)
@@ -547,8 +560,15 @@ class DomainRegistry:
                         self.missed.pop(component, None)
             case BaseTime():
                 self._finish(content.number, content.time)
+            case ConfigurationLease():
+                self.grants = content.grant
+                self._follow_lease(content.until)
         self.digest = sha256(self.digest + _encode((time, content))).digest()
         return None
+
+    def _follow_lease(self, until: float) -> None:
+        self.lease_end = max(self.lease_end, until)
+        self.leases_seen += 1
 
     def _follow_answer(self, answer: Configuration) -> None:
         self._answered[answer.join] = None
@@ -853,6 +873,8 @@ class DomainRegistry:
             canonical(self.engine.image().to_sexp()),
             tuple(canonical(change_to_sexp(one)) for one in self.settings.founding),
             extension,
+            self.grants,
+            self.lease_end,
         )
         data = _encode(state)
         chunks = [data[at : at + SAMPLE_BYTES] for at in range(0, len(data), SAMPLE_BYTES)]
@@ -883,6 +905,7 @@ class DomainRegistry:
         """Take over the state of a checkpoint. What the settings say now counts, as for a domain that begins."""
         settings, before = self.settings, self.progress
         self.digest, self.number = state.digest, state.number
+        self.grants, self.lease_end = state.grants, state.lease_end
         self._now = max(self._now, state.time)
         self._altered = dict(state.changed)
         changed = {**settings.table, **state.changed}

@@ -400,7 +400,7 @@ class PolicyAdministration(AdministrationComponent):
                 return
             roles, entry = self.book.plan(sample, self.registry.table, number, now)
             self.registry.check_size(roles)
-            await self._commit(ReconfigurationPlan(number, now + self.settings.notice, roles, specified=entry))  # (4)
+            await self._commit(ReconfigurationPlan(number, self.earliest(), roles, specified=entry))  # (4)
         except PenstockError as error:
             if error.code == "fabric.not-owner":
                 raise

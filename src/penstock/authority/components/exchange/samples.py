@@ -145,7 +145,8 @@ class Configuration(_Content, frozen=True, tag="conf"):
     lifespan: float = 5.0
     #: LB1, LB2 and LB3 in seconds
     budgets: tuple[float, float, float] = (0.05, 0.5, 5.0)
-    #: seconds after which a writer of QPEP or QPDP counts as gone; 0 for never
+    #: seconds after which a writer of QPEP or QPDP counts as gone, and for which the component may work without a
+    #: word of the PAPs (see `ConfigurationLease`); 0 for no lease
     lease: float = 0.0
     #: the component's box key, and a `PrivateConfiguration` that is sealed to it, if the domain seals its topics
     box_key: bytes = b""
@@ -158,12 +159,17 @@ class Configuration(_Content, frozen=True, tag="conf"):
     refusal: str = ""
     #: the changes of roles that this rests on, for the other PAPs
     role_changes: tuple[bytes, ...] = ()
+    #: the expected time of its number, if not all have applied it: a newcomer asks nothing before
+    since: float = 0.0
+    #: the number of the last `ConfigurationLease` before it
+    grant: int = 0
 
     def verify_fields(self) -> None:
         """Raise `MalformedError` for a configuration that is neither given nor refused, or both."""
         _check_names(self.domain, self.id)
         if bool(self.certificate) is bool(self.refusal):
             raise _malformed("a configuration has either a certificate or a refusal")
+        _check_time(self.since)
         _ = self.levels
 
     @property
@@ -250,6 +256,31 @@ class BaseTime(_Content, frozen=True, tag="base"):
 
     number: int
     time: float
+
+
+class ConfigurationLease(_Content, frozen=True, tag="lease"):
+    """A PAP's word that no reconfiguration after a number has an expected time before `until`.
+
+    A component that knows all reconfigurations up to the number works until then, and longer if another one follows.
+    """
+
+    #: the configuration number
+    number: int
+    #: grows with each one, whichever PAP gives it
+    grant: int
+    until: float
+    #: whether earlier ones end with this one, so that a reconfiguration can come soon; components answer it
+    recall: bool = False
+
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` for a time that is none."""
+        _check_time(self.until)
+
+
+class LeaseReturned(_Content, frozen=True, tag="returned"):
+    """A component works by no `ConfigurationLease` from before this grant any more."""
+
+    grant: int
 
 
 #: why PAPs end the role of a component that they miss: it has not applied a reconfiguration, or its lease has run out
@@ -456,9 +487,11 @@ SampleContent: TypeAlias = (
     | Reconfiguration
     | ReconfigurationPlan
     | BaseTime
+    | ConfigurationLease
     | Withdrawal
     | DomainCheckpoint
     | AppliedTime
+    | LeaseReturned
     | Departure
     | RequiredNames
     | DecisionRequest
@@ -472,11 +505,21 @@ SampleContent: TypeAlias = (
 #: which contents a type of topic can have
 CONTENTS: Final[Mapping[TopicKind, tuple[type[_Content], ...]]] = {
     TopicKind.JOIN: (JoinRequest,),
-    TopicKind.CONF: (Configuration, ReconfigurationPlan, Withdrawal, BaseTime, DomainCheckpoint),
-    **dict.fromkeys(
-        (TopicKind.RPEP, TopicKind.RPDP, TopicKind.RPIP, TopicKind.RPLP), (Reconfiguration, BaseTime, Withdrawal)
+    TopicKind.CONF: (
+        Configuration,
+        ReconfigurationPlan,
+        Withdrawal,
+        BaseTime,
+        ConfigurationLease,
+        DomainCheckpoint,
     ),
-    **dict.fromkeys((TopicKind.APEP, TopicKind.APDP, TopicKind.APIP, TopicKind.APLP), (AppliedTime, Departure)),
+    **dict.fromkeys(
+        (TopicKind.RPEP, TopicKind.RPDP, TopicKind.RPIP, TopicKind.RPLP),
+        (Reconfiguration, BaseTime, ConfigurationLease, Withdrawal),
+    ),
+    **dict.fromkeys(
+        (TopicKind.APEP, TopicKind.APDP, TopicKind.APIP, TopicKind.APLP), (AppliedTime, LeaseReturned, Departure)
+    ),
     TopicKind.QPEP: (RequiredNames,),
     TopicKind.QPDP: (RequiredNames,),
     TopicKind.DREQ: (DecisionRequest,),
@@ -525,7 +568,7 @@ def sample_key(sample: ComponentSample) -> str:
             return reply_sample_key(content.domain, content.id, content.number, sample.id)
         case Configuration() | PolicyApplied() | NewTopicKeys():
             return component_key(content.domain, content.id)
-        case ReconfigurationPlan() | BaseTime() | DomainCheckpoint() if sample.topic == "CONF_1":
+        case ReconfigurationPlan() | BaseTime() | ConfigurationLease() | DomainCheckpoint() if sample.topic == "CONF_1":
             return PLANS_KEY
         case Withdrawal() if sample.topic == "CONF_1":
             return WITHDRAWALS_KEY
@@ -593,6 +636,11 @@ def _read_body(body: bytes) -> ComponentSample:
         raise _malformed(f"its content is not one of {sample.topic}")
     content.verify_fields()
     return sample
+
+
+def _check_time(time: float) -> None:
+    if not 0 <= time < math.inf:
+        raise _malformed("a time is out of range")
 
 
 def _check_names(domain: str, component: str) -> None:

@@ -146,7 +146,8 @@ class TopicLevels:
     """The values that a domain chooses for Table 3: three latency budgets, three priorities, and LS, in seconds.
 
     `lease` is ours: after so many seconds without a word of a component, others know that it has crashed, and its role
-    ends. Without one nobody says that it is alive, and nobody learns of a crash.
+    ends; and so long a component works without a word of the PAPs. Without one nobody says that it is alive, nobody
+    learns of a crash, and who hears of a reconfiguration late works by the old one until then.
 
     Raises `MalformedError` (`component.levels`) unless LB3 > LB2 > LB1 >= 0, TP1 > TP2 > TP3, and LS > 0.
     """

@@ -77,7 +77,7 @@ policies = ["policies/*.policy"]  # what decision points decide by, in XML, JSON
 [levels]
 latency = [0.05, 0.5, 5]          # seconds: LB1, LB2 and LB3
 lifespan = 5                      # seconds: LS, for which requests and replies are valid
-# lease = 30                      # seconds after which a component that is not heard loses its role; 0 for never
+# lease = 30                      # seconds for which components and PAPs work without a word of each other; 0: no lease
 
 # [fabric]                        # where topics are; without it, all components run in one process
 # dds = "dds://127.0.0.1/0"       # a DDS domain

@@ -9,6 +9,11 @@
 that are sent after it wait until the component has applied the reconfiguration. It does so at the expected time, and
 writes its apply time to its A* topic. `configurations` says which configuration serves which request.
 
+**The lease of a configuration.** A component that has not heard of a reconfiguration must not work by the old one after
+the expected time. So if the domain has a lease, PAPs say again and again until when nothing can change without the
+component knowing (`ConfigurationLease`). It sends no request, and serves none that was sent, after that time: they wait
+for the PAPs' next word. What waits for LS is refused (`component.lease`).
+
 A component at rest has one task for each topic that it reads and no timer. Whatever is refused is passed to `note`.
 """
 
@@ -34,10 +39,12 @@ from penstock.authority.components.exchange.samples import (
     BaseTime,
     ComponentSample,
     Configuration,
+    ConfigurationLease,
     DecisionReply,
     Departure,
     InformationReply,
     JoinRequest,
+    LeaseReturned,
     NewTopicKeys,
     Reconfiguration,
     RequiredNames,
@@ -173,6 +180,9 @@ class Component:
         self._random = random
         self._note = CauseReports(note, self.now)
         self._timeline: ConfigurationTimeline | None = None
+        #: until when it may work without another word of the PAPs, and the number of the last one
+        self._lease_end = math.inf
+        self._grant = 0
         self._certificate: ComponentCertificate | None = None
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
         #: topic keys are sealed to this key, and to no other component
@@ -298,7 +308,7 @@ class Component:
         self._keys = None
         self._verifier.begin_again()
         async with nullcontext(self._fabric) if self.settings.joining is None else self.settings.joining() as fabric:
-            configuration = await self._request_configuration(fabric)
+            configuration, answered = await self._request_configuration(fabric)
         if configuration.refusal:
             raise RefusedError(
                 "component.rejected",
@@ -311,6 +321,8 @@ class Component:
         configuration = self._open_configuration(configuration)
         self._timeline = ConfigurationTimeline(configuration, self._certificate.role_name)
         self._joined_at, self._joined_time = configuration.number, self.now()
+        self._lease_end = answered + configuration.lease if configuration.lease else math.inf
+        self._grant = configuration.grant
         self._verifier.lifespan = configuration.lifespan
         self._verifier.lease = configuration.lease or FOREVER
         try:
@@ -327,7 +339,8 @@ class Component:
             await self.close()
             raise
 
-    async def _request_configuration(self, fabric: Fabric) -> Configuration:
+    async def _request_configuration(self, fabric: Fabric) -> tuple[Configuration, float]:
+        """Return the answer of a PAP, and its time."""
         settings = self.settings
         names = [topic_name(settings.domain, instance) for instance in (_JOIN, _CONF)]
         for name, instance in zip(names, (_JOIN, _CONF), strict=True):
@@ -346,7 +359,7 @@ class Component:
         )
         asked = ComponentSample(settings.domain, str(_JOIN), settings.id, self.next_number(), self.now(), 0, request)
         ids = {join_id(asked)}
-        answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[Configuration, float]] = asyncio.get_running_loop().create_future()
 
         async def hear(sample: Sample) -> None:
             try:
@@ -354,7 +367,7 @@ class Component:
                 if isinstance(found.record, Configuration) and found.record.join in ids and not answer.done():
                     if found.record.certificate:
                         self._certificate_in(found.record)
-                    answer.set_result(found.record)
+                    answer.set_result((found.record, found.time))
             except PenstockError as error:
                 self._refuse(error)
 
@@ -548,12 +561,12 @@ class Component:
         With `under`, it belongs to a request: it has the request's configuration, and a further request has its time.
         Other requests wait while a reconfiguration is due.
 
-        Raises `RefusedError`: `component.not-joined`, `component.outside-list`; `LimitError` (`component.limit`); and
-        as `Publisher.publish`.
+        Raises `RefusedError`: `component.not-joined`, `component.outside-list`, `component.lease`; `LimitError`
+        (`component.limit`); and as `Publisher.publish`.
         """
         asks = kind in REQUESTS and under is None
-        while asks and self._timeline is not None and self._timeline.suspends(self.now()):
-            await self._applied.wait()
+        if asks:
+            await self._until_it_may_ask()
         timeline = self._timeline
         if timeline is None:
             raise RefusedError("component.not-joined", f"component `{self.settings.id}` has not joined a domain")
@@ -579,6 +592,39 @@ class Component:
         publisher = self._publishers[chosen] if to is None else await self._publisher_to(chosen, to)
         await publisher.publish(data, key=sample_key(sample))
         return sample
+
+    async def _until_it_may_ask(self) -> None:
+        """Wait until no reconfiguration is due, and the lease of the configuration has not run out.
+
+        Raises `RefusedError` (`component.lease`) if it has for LS.
+        """
+        began = self.now()
+        while (timeline := self._timeline) is not None:
+            now, since = self.now(), timeline.current.since
+            if timeline.suspends(now):
+                await self._applied.wait()
+                continue
+            if since <= now <= self._lease_end:
+                return
+            left = since - now
+            if now > self._lease_end:
+                error, left = self._unconfirmed(), began + timeline.current.lifespan - now
+                self._note(error)
+                if left <= 0:
+                    raise error
+            waits: list[asyncio.Future[Any]] = [waited_for(self._applied.wait()), waited_for(self._sleep(left))]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for one in waits:
+                one.cancel()
+
+    def _unconfirmed(self) -> RefusedError:
+        return RefusedError(
+            "component.lease",
+            f"`{self.settings.id}` has not heard from a PAP of `{self.settings.domain}` that its configuration is in "
+            "force, and neither asks nor answers",
+            hint="start a PAP of the domain, or see why this component does not hear it",
+            component=self.settings.id,
+        )
 
     async def _publisher_to(self, instance: TopicInstance, requester: str) -> Publisher:
         """Return the writer of replies to one component."""
@@ -667,7 +713,9 @@ class Component:
         if timeline is None:
             return
         record, kind = found.record, found.instance.kind
-        if isinstance(record, Reconfiguration | BaseTime | Withdrawal):
+        if isinstance(record, ConfigurationLease):
+            await self._prolong(timeline, record)
+        elif isinstance(record, Reconfiguration | BaseTime | Withdrawal):
             await self._administer(timeline, record, found.time, found.writer.record)
         elif isinstance(record, NewTopicKeys):
             if record.id == self.settings.id:
@@ -693,6 +741,9 @@ class Component:
 
     async def _serve(self, timeline: ConfigurationTimeline, found: VerifiedSample) -> None:
         configuration = timeline.serving(found.written_under, found.time)
+        if configuration is timeline.current and found.time > self._lease_end:
+            self._note(self._unconfirmed())
+            configuration = None
         if configuration is not None:
             await self.received(replace(found, configuration=configuration))
             return
@@ -763,6 +814,21 @@ class Component:
             mine = self._certificate
             if mine is not None and record.records.get(mine.id) == mine.record:
                 await self._lose(*_MISSED.get(record.missed.get(mine.id, ""), ("its role has ended", False)))
+
+    async def _prolong(self, timeline: ConfigurationTimeline, lease: ConfigurationLease) -> None:
+        """Work until a lease ends, if all reconfigurations before it are known; it ends earlier ones if it says so."""
+        if lease.grant <= self._grant:
+            return  # from before this component joined, or of a PAP that has lost CONF since
+        self._grant = lease.grant
+        if lease.recall:
+            self._lease_end = min(self._lease_end, lease.until)
+            kind = applied_topic(self.settings.kind)
+            if kind is not None:
+                await self.write(kind, LeaseReturned(lease.grant))
+        elif lease.number <= timeline.known:
+            self._lease_end = max(self._lease_end, lease.until)
+            self._resume()
+            await self._release()
 
     async def _take_keys(self, private: bytes | None, number: int = FIXED_NUMBER) -> None:
         """Take new topic keys, write under those of this number, and look again at the samples that wait for them."""

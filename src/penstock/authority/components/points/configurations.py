@@ -94,6 +94,14 @@ class ConfigurationTimeline:
         """The reconfiguration to apply next."""
         return self._waiting.get(self.number + 1)
 
+    @property
+    def known(self) -> int:
+        """The number of the last reconfiguration of which all before are known too."""
+        number = self.number
+        while number + 1 in self._waiting:
+            number += 1
+        return number
+
     def plan(self, reconfiguration: Reconfiguration) -> bool:
         """Take in a reconfiguration; return whether it is a new one.
 
