@@ -4,7 +4,8 @@ From 1 to 888 decision points join a domain, as in Table 6 of paper 4. All but o
 filter the enforcement point out. Its response time and throughput are compared with those in a domain with one decision
 point, by turns: within one process, and over NATS and DDS, where the others are whole components in `PROCESSES`
 processes. There the turns come in pairs, in changing order, and the median of their ratios counts: what else the
-machine does meanwhile concerns both of a pair. The four parts of a response are shown as in the table. Then all answer, and the time must grow linearly.
+machine does meanwhile concerns both of a pair. The four parts of a response are shown as in the table. Then all
+answer, and the time must grow linearly.
 
 Over NATS and DDS, with a process for each component, a decision is compared with signed bytes of the same length that
 go the same way and are verified.

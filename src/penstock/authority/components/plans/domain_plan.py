@@ -81,8 +81,7 @@ lifespan = 5                      # seconds: LS, for which requests and replies 
 
 # [fabric]                        # where topics are; without it, all components run in one process
 # dds = "dds://127.0.0.1/0"       # a DDS domain
-# kafka = "kafka://127.0.0.1:9092"  # or Kafka, with ?config=FILE for security settings
-# or [fabric.nats] with keys as in node files:
+# kafka = "kafka://127.0.0.1:9092"  # or Kafka, with ?config=FILE for security settings; or, with keys as in node files:
 # [fabric.nats]
 # servers = ["nats://127.0.0.1:4222"]
 
