@@ -12,8 +12,9 @@ import pytest
 from _pytest.mark import ParameterSet
 from tests import java
 from tests.copies import SERVE, Copy
-from tests.docs import forks
+from tests.docs import forks, kafka_topics
 from tests.docs.pages import Session
+from tests.kafka_server import jars
 
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.testing.server_process import free_ports
@@ -62,6 +63,21 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.terminate()
 
 
+def add_kafka(programs: Path) -> None:
+    """Add the programs of Kafka that pages use; skip where its jars cannot be fetched."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    start = f"exec {java} -Xmx256m -cp '{jars()}/*'"
+    topics = shlex.join([sys.executable, kafka_topics.__file__])
+    for name, command in (
+        ("kafka-storage.sh", f"{start} kafka.tools.StorageTool"),
+        ("kafka-server-start.sh", f"{start} kafka.Kafka"),
+        ("kafka-topics.sh", f"exec {topics}"),
+    ):
+        (programs / name).write_text(f'#!/bin/sh\n{command} "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o700)
+
+
 def cases() -> Iterator[ParameterSet]:
     """Yield the pages; those that start a Spark for each command take long."""
     for page in PAGES:
@@ -73,6 +89,8 @@ def cases() -> Iterator[ParameterSet]:
 def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     text = page.read_text(encoding="utf-8")
+    if "$ kafka-" in text:
+        add_kafka(programs)
     if "LONG" not in os.environ:
         text = text.partition("<!-- test: long -->")[0]
     Session(tmp_path, environment(programs, tmp_path)).follow(with_free_ports(text))

@@ -72,7 +72,7 @@ def survive(
             for number in range(sent, sent + EACH):
                 send(number)
             sent += EACH
-            until = time.monotonic() + 600
+            until = time.monotonic() + 1800
             # Killed while it works, at another moment each time.
             while pipeline.complete() == before and turn % 2:
                 pipeline.go_on()

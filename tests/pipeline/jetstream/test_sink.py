@@ -80,6 +80,7 @@ def test_a_batch_is_there_once_also_when_the_window_is_over(spark: SparkSession,
     assert contents(server.url, "ONCE").total() == 8
 
 
+@pytest.mark.long
 def test_views_have_subjects_of_their_readers_and_ingest_reads_them(
     spark: SparkSession, server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

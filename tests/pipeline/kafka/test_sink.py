@@ -85,6 +85,7 @@ def test_what_was_begun_before_is_fenced_and_not_read(spark: SparkSession, kafka
     assert {number: mark.rows for number, mark in read_marks(sink.options, "o").items()} == {0: 2}
 
 
+@pytest.mark.long
 def test_over_tls_a_topic_is_a_sink_and_a_source(spark: SparkSession, kafka: RunningKafka, tmp_path: Path) -> None:
     topic = Topic(kafka.address)
     url = f"kafka://{kafka.tls_address}/{topic.name}?config={kafka.tls_config(tmp_path)}"
@@ -157,7 +158,7 @@ def test_a_job_that_was_killed_behind_kafkas_commit_goes_on(
 def test_from_kafka_to_kafka_nothing_is_lost_or_doubled_whoever_is_killed(
     spark: SparkSession, tmp_path: Path, who: str
 ) -> None:
-    with KafkaServer(jars()) as server:
+    with KafkaServer(jars(), ready_within=1800) as server:
         source, target, expected = (Topic(server.address, 2) for _ in range(3))
 
         def send(number: int) -> None:

@@ -111,6 +111,7 @@ def test_a_stream_of_a_delta_table_goes_on_and_stops(spark: SparkSession, tmp_pa
     assert found(source.batch(spark)) == ALL[:3]
 
 
+@pytest.mark.long
 def test_an_iceberg_table_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     address = CATALOG.format(tmp_path)
     source = write(spark, address)
