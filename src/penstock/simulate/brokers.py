@@ -21,6 +21,7 @@ from penstock.broker.client.connection import Caller
 from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.evolution.policy_keeper import StampSettings
+from penstock.broker.fabric.network import FabricSettings
 from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Given, RequestReport
@@ -29,6 +30,7 @@ from penstock.broker.node.node import Node
 from penstock.broker.wire.link import Endpoint
 from penstock.crypto.keys import SigningKey
 from penstock.errors import PenstockError
+from penstock.fabric import Fabric
 from penstock.guard import DecisionRecord, Effect, Recorder
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.types import AttributeDefinition, TypeDefinition
@@ -95,11 +97,16 @@ def grant(name: str, *rights: Right, valid: Validity = ALWAYS) -> Certificate:
     return issue(Authorisation(OWNER.principal, key_of(name).principal, tag, False, valid), OWNER)
 
 
+def _on(fabric: Fabric) -> FabricSettings:
+    """Return settings for a fabric on which brokers notice soon that one is away."""
+    return FabricSettings(fabric=fabric, unsafe_plaintext=True, renewal=2.0, absence=6.0)
+
+
 class BrokerNetwork:
     """See the module. Everything that brokers decide and deliver is noted, by the names of processes.
 
     `definition` is the type that clients publish, `rights` are further certificates of brokers, and `managing` says
-    which of them manage keys, and how.
+    which of them manage keys, and how. With `on_fabric` a fabric connects them in the place of links.
     """
 
     def __init__(  # noqa: PLR0913  # named settings, each with a default
@@ -115,6 +122,7 @@ class BrokerNetwork:
         stamps: StampSettings | None = None,
         limits: BrokerLimits | None = None,
         durable: bool = True,
+        on_fabric: bool = False,
     ) -> None:
         self.simulation = simulation
         self.limits = limits or BrokerLimits()
@@ -123,7 +131,7 @@ class BrokerNetwork:
         #: what the owner says
         self.author = PolicyAuthor(OWNER)
         self._peers: dict[str, list[str]] = {name: [] for name in self.brokers}
-        for one, other in links:
+        for one, other in () if on_fabric else links:
             self._peers[f"b{one}"].append(f"b{other}")
         self._type = sign_type(definition, OWNER)
         self._rights = rights
@@ -131,6 +139,7 @@ class BrokerNetwork:
         self._trust = trust or TrustSettings(strict=False)
         self._stamps = stamps or StampSettings()
         self._durable = durable
+        self._on_fabric = on_fabric
         self._names: dict[Principal, str] = {}
         for name in (*self.brokers, *clients):
             self._names[key_of(name).principal] = name
@@ -192,6 +201,7 @@ class BrokerNetwork:
             machine=machine,
             reported=lambda report: self._reported(name, report),
             keep=DiskKeep(disk) if self._durable else None,
+            fabric=_on(simulation.fabric(name)) if self._on_fabric else None,
             managing=self._managing(name),
         )
         self._note_deliveries(name, node)

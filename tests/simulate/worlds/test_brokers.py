@@ -17,7 +17,7 @@ from penstock.simulate.faults import Fault, apply, draw
 from penstock.simulate.network import Conditions, Latency
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
-from penstock.simulate.worlds.brokers import BrokersWorld, RevocationWorld
+from penstock.simulate.worlds.brokers import BrokersWorld, FabricBrokersWorld, RevocationWorld
 from penstock.simulate.worlds.sealing import SealingWorld
 
 # ruff: noqa: S311  # a simulation must be repeatable
@@ -75,11 +75,25 @@ def test_a_broker_that_acknowledges_what_it_does_not_enforce_is_found(monkeypatc
     assert {one.checker for one in found} == {"no_delivery_after_revocation"}
 
 
+def test_brokers_on_a_fabric_survive_its_crash() -> None:
+    faults = (
+        Fault(2, "crash", 4, ("fabric",)),
+        Fault(8, "partition", 3, ("b1", "fabric")),
+        Fault(5, "crash", 3, ("b3",)),
+    )
+    simulation = run(FabricBrokersWorld({}), 2, 60, faults)
+    assert check(simulation.log) == []
+    kinds = Counter(entry.kind for entry in simulation.log)
+    assert min(kinds["delivered"], kinds["revoked"], kinds["promised"]) > 1
+    assert kinds["fault over"] == 3
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_come_and_go_while_brokers_crash_and_links_fail(seed: int) -> None:
     assert check(run(BrokersWorld({}), seed).log) == []
     assert check(run(RevocationWorld({}), seed).log) == []
+    assert check(run(FabricBrokersWorld({}), seed).log) == []
 
 
 @pytest.mark.long

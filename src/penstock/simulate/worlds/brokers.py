@@ -1,4 +1,4 @@
-"""Two worlds of brokers and their clients: `brokers`, where requests come and go, and `revocation`, where rights do.
+"""Worlds of brokers and their clients: `brokers`, where requests come and go, and `revocation`, where rights do.
 
 Brokers are `b0` to `b4`, in a ring with a chord. Publishers `p0` and `p1` and readers `r0` to `r2` are clients of
 different brokers. The process `owner` hands policy events in.
@@ -8,6 +8,8 @@ Steps:
 - `publish PUBLISHER EVENT`
 - `subscribe READER` and `unsubscribe READER`
 - `grant READER` and `revoke READER`: the owner changes the reader's right.
+
+In `brokers-on-fabric` a fabric connects the brokers, in the place of links.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from penstock.broker.core.settings import TrustSettings
 from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.errors import PenstockError, RefusedError
 from penstock.simulate.brokers import OWNER, READING, BrokerNetwork, grant
+from penstock.simulate.fabric import FABRIC
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import START, Simulation
 from penstock.trust.capabilities import Right
@@ -282,7 +285,8 @@ class BrokersWorld:
             and self._agreed()
             and all(client.peer is not None for client in self._clients.values())
             and len(self._feeds) == len(PUBLISHERS)
-            and self._subscriptions.keys() == self._reading
+            # Who has lost its right keeps its subscription; who had none when it asked has none.
+            and (self._reading & self._rights.keys()) <= self._subscriptions.keys() <= self._reading
         )
 
 
@@ -306,3 +310,21 @@ class RevocationWorld(BrokersWorld):
             trust=TrustSettings(strict=True),
             stamps=_STAMPS,
         )
+
+
+class FabricBrokersWorld(BrokersWorld):
+    """See the module. A fabric connects the brokers, whose servers can crash too."""
+
+    name = "brokers-on-fabric"
+    processes = (*BrokersWorld.processes, FABRIC)
+    _shares: Mapping[str, int] = {"publish": 8, "subscribe": 1, "unsubscribe": 1, "grant": 1, "revoke": 1}
+
+    def _build(self) -> BrokerNetwork:
+        return BrokerNetwork(self._simulation, LINKS, clients=HOMES, on_fabric=True)
+
+    async def restart(self, process: str) -> None:
+        """Start a process, also one that has crashed."""
+        if process == FABRIC:
+            self._simulation.fabrics.start()
+        else:
+            await super().restart(process)
