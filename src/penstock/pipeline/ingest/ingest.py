@@ -43,7 +43,7 @@ from penstock.pipeline.limits import NOTED_RECORDS
 from penstock.trust.event_types import VerifiedType
 
 _READ, _GOOD, _BAD = "read", "good", "bad"
-_PLACES: Final = "places"
+_PLACE: Final = "@place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +229,24 @@ def store_ingest(
     read a second time. It must be the same then, as files are. Where few are bad, only records in their places are
     checked again. Raises what the functions raise, and `FailedError` (`ingest.lost`).
     """
-    seen, place = Observation(), F.xxhash64(quoted(FILE), quoted(POSITION))
-    bad = quoted(REASON).isNotNull()
+    seen, file = Observation(), F.xxhash64(quoted(FILE))
+    # Places alone: what is observed is in Spark's log of events. Of good records nothing goes that far.
+    place = F.when(quoted(REASON).isNotNull(), F.concat_ws(":", file.cast("string"), quoted(POSITION).cast("string")))
+    placed = ingested.tagged.withColumn(_PLACE, place).drop(*QUARANTINE[1:])
     observed = (
         F.count(F.lit(1)).alias(_READ),
         F.count(quoted(REASON)).alias(_BAD),
-        # Places alone: what is observed is in Spark's log of events. Good records, which have no rank, are left out.
-        F.array_join(F.max_by(F.when(bad, place), F.when(bad, F.lit(0)), NOTED_RECORDS), ",").alias(_PLACES),
+        F.array_join(F.max_by(quoted(_PLACE), quoted(_PLACE), NOTED_RECORDS), ",").alias(_PLACE),
     )
     # Filters are not moved below what observes, where they would compute every value a second time.
-    good = events(Ingested(ingested.tagged.observe(seen, *observed), ingested.types).written)
+    good = events(Ingested(placed.observe(seen, *observed), ingested.types).written)
     found = seen.get
     aside = ingested.bad
     if found[_BAD] <= NOTED_RECORDS:
-        aside = aside.where(place.isin(*{int(one) for one in (found[_PLACES] or "").split(",") if one}))
+        places = [one.split(":") for one in (found[_PLACE] or "").split(",") if one]
+        # Numbers first, which are compared faster. Lines have none.
+        numbered = quoted(POSITION).isNull() | quoted(POSITION).isin(*{int(one[1]) for one in places if one[1:]})
+        aside = aside.where(numbered & file.isin(*{int(one[0]) for one in places}))
     return _tally(int(found[_READ]), StoredRecords(good, quarantine(aside)))
 
 

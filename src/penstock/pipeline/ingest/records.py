@@ -66,12 +66,15 @@ class Converted:
 
 def given(text: Column, reading: ColumnFormat) -> Column:
     """Return a text without its blanks, and null if it is a word for null."""
-    found = text
-    if reading.trim:
-        # Spark's own function looks at the whole text, whose ends are rarely blank.
-        ends = (end for sign in _BLANK for end in (text.startswith(sign), text.endswith(sign)))
-        found = F.when(reduce(or_, ends), F.btrim(text, F.lit(_BLANK))).otherwise(text)
-    return F.when(~found.isin(*reading.null), found) if reading.null else found
+
+    def known(found: Column) -> Column:
+        return F.when(~found.isin(*reading.null), found) if reading.null else found
+
+    if not reading.trim:
+        return known(text)
+    # Spark's own function looks at the whole text, whose ends are rarely blank. That is asked once.
+    ends = (end for sign in _BLANK for end in (text.startswith(sign), text.endswith(sign)))
+    return F.when(reduce(or_, ends), known(F.btrim(text, F.lit(_BLANK)))).otherwise(known(text))
 
 
 def constant(value: Column) -> Converted:
