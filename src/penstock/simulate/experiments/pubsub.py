@@ -28,7 +28,7 @@ from penstock.simulate.experiments.response_times import Recycling, ResponseSetu
 _POINTS: Final = (1, 2, 3, 4, 5, 6)
 _OVERLAPS: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 #: how often the paper's experiment is repeated, each time with other failures and requests
-_RUNS: Final = 5
+_RUNS: Final = 3
 #: how far the simulation may be from the closed form, in percentage points
 _POINTS_OFF: Final = 3.0
 _FAILURES: Final = MappingProxyType(
@@ -262,7 +262,7 @@ def _figure_6b(lab: Laboratory) -> ExperimentFindings:
 def _points(lab: Laboratory) -> ExperimentFindings:
     numbers = (1, 2, 3, 4)
     names = {number: f"{number} PDP{'s' if number > 1 else ''}" for number in numbers}
-    found = _responses(lab, [ResponseSetup(names[number], points=number) for number in numbers])
+    found = _responses(lab, [ResponseSetup(names[number], points=number, pause=2) for number in numbers])
     ratio = max(found.mean(names[number]) for number in numbers) / found.mean(names[1])
     comparison = PaperComparison(
         "the number of PDPs has almost no effect (at most 1.2 times)",

@@ -43,6 +43,8 @@ _TURN: Final = 50
 _WARM_UP: Final = 50
 #: the share of responses that do not count: the slowest ones
 _SLOWEST: Final = 0.05
+#: seconds until a request has failed: a busy machine must not end the experiment
+_TIMEOUT: Final = 30.0
 #: seconds for which answers are valid, so that cached ones stay
 _LIFETIME: Final = 3_600.0
 #: seconds until a cache has received a heartbeat
@@ -69,6 +71,8 @@ class ResponseSetup:
     delay: int = 0
     recycling: Recycling = Recycling.NONE
     unsubscribes: bool = True
+    #: milliseconds after each request, in which points that were not first finish, as on machines of their own
+    pause: int = 0
 
     def policy(self) -> RandomRolePolicy:
         """Return the policy of all points."""
@@ -195,6 +199,7 @@ async def _measure(  # noqa: PLR0913  # what `mean_responses` has
             setup.name: (
                 await _opened(stack, lab, url, setup, prefix=f"x{place}", address=address),
                 setup.policy().questions(),
+                setup.pause / 1_000,
             )
             for place, (setup, address) in enumerate(setups)
         }
@@ -204,7 +209,7 @@ async def _measure(  # noqa: PLR0913  # what `mean_responses` has
             times: dict[str, list[float]] = {name: [] for name in asks}
             for turn in range(0, period, _TURN):
                 many = min(_TURN, period - turn)
-                jobs = [_ask_some(ask, questions, many, times[name]) for name, (ask, questions) in asks.items()]
+                jobs = [_ask_some(*how, many, times[name]) for name, how in asks.items()]
                 if together:
                     await asyncio.gather(*jobs)
                 else:
@@ -236,6 +241,7 @@ async def _opened(  # noqa: PLR0913  # what a set-up needs
             links=links,
             points=[PointAddress(address, POINTS[0].principal)],
             secondary=secondary,
+            timeout=_TIMEOUT,
         )
     )
     for number in range(_WARM_UP):
@@ -244,8 +250,10 @@ async def _opened(  # noqa: PLR0913  # what a set-up needs
     return pep.ask
 
 
-async def _ask_some(ask: Ask, questions: Iterator[AccessQuestion], many: int, times: list[float]) -> None:
+async def _ask_some(ask: Ask, questions: Iterator[AccessQuestion], pause: float, many: int, times: list[float]) -> None:
     for question in islice(questions, many):
         began = time.perf_counter()
         await ask(question)
         times.append(time.perf_counter() - began)
+        if pause:
+            await asyncio.sleep(pause)
