@@ -75,6 +75,12 @@ def test_every_kind_of_fault_is_drawn_and_written_down() -> None:
     assert min(map(len, drawn)) == 5
     assert all(fault.at + fault.seconds <= 10 for faults in drawn for fault in faults)
     assert all(Fault.parse(str(fault)) == fault for faults in drawn for fault in faults)
+    for faults in drawn:
+        ends = dict.fromkeys(Pair.processes, 0.0)
+        for fault in faults:
+            if fault.kind in ("slow", "stop", "crash"):
+                assert fault.at > ends[fault.where[0]], "it would hit a process that is down"
+                ends[fault.where[0]] = fault.at + fault.seconds
     assert draw(Random(3), cast("SimulationWorld", Pair()), 10.0) == drawn[3]
 
 

@@ -44,6 +44,10 @@ FAULT_KINDS: Final = (*_AMOUNTS,)
 #: how many faults a run has at least, and how many more at most
 _LEAST: Final = 5
 _MORE: Final = 5
+#: the kinds that need a process which runs, seconds between two of them at one process, and how often to try
+_OF_PROCESS: Final = ("slow", "stop", "crash")
+_APART: Final = 0.5
+_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,12 @@ def draw(random: Random, world: "SimulationWorld", seconds: float) -> tuple[Faul
         kind, process = random.choice(world.fault_kinds), random.choice(world.processes)
         at = round(random.uniform(0.02, 0.7) * seconds, 3)
         lasts = round(random.uniform(0.02, 0.25) * seconds, 3)
+        for _again in range(_ATTEMPTS):
+            if kind not in _OF_PROCESS or not _meets(found, process, at, lasts):
+                break
+            process, at = random.choice(world.processes), round(random.uniform(0.02, 0.7) * seconds, 3)
+        else:
+            kind = next((one for one in world.fault_kinds if one not in _OF_PROCESS), kind)
         where: tuple[str, ...] = (process,)
         others = [other for other in world.processes if other != process]
         if kind == "partition" and others and random.random() < 0.5:  # one in two
@@ -88,6 +98,17 @@ def draw(random: Random, world: "SimulationWorld", seconds: float) -> tuple[Faul
             where = (process, f"{random.choice(_AMOUNTS[kind]):g}")
         found.append(Fault(at, kind, lasts, where))
     return (*sorted(found, key=lambda fault: fault.at),)
+
+
+def _meets(faults: list[Fault], process: str, at: float, lasts: float) -> bool:
+    """Return whether the process is down or stopped at that time: the fault would not happen."""
+    return any(
+        one.kind in _OF_PROCESS
+        and one.where[0] == process
+        and one.at <= at + lasts + _APART
+        and at <= one.at + one.seconds + _APART
+        for one in faults
+    )
 
 
 async def apply(simulation: "Simulation", world: "SimulationWorld", fault: Fault) -> None:

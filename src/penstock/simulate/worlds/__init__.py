@@ -12,7 +12,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from penstock.simulate.worlds.brokers import BrokersWorld, RevocationWorld
+from penstock.simulate.worlds.brokers import BrokersWorld, FabricBrokersWorld, RevocationWorld
 from penstock.simulate.worlds.components import ComponentsWorld
 from penstock.simulate.worlds.decisions import DecisionsWorld
 from penstock.simulate.worlds.roles import RolesWorld
@@ -23,7 +23,7 @@ from penstock.simulate.worlds.world import SimulationWorld
 WORLDS: Final[Mapping[str, Callable[[Mapping[str, int]], SimulationWorld]]] = {
     world.name: world
     for world in (
-        *(BrokersWorld, RevocationWorld, SealingWorld, ComponentsWorld, DecisionsWorld),
-        *(RolesWorld, RuleBookWorld),
+        *(BrokersWorld, RevocationWorld, FabricBrokersWorld, SealingWorld),
+        *(ComponentsWorld, DecisionsWorld, RolesWorld, RuleBookWorld),
     )
 }
