@@ -18,8 +18,10 @@ from statistics import median
 from time import thread_time_ns
 from typing import Any, Final
 
+from penstock.errors import MalformedError
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import SERVICES, ServiceTimes, Simulation, replaced_services
+from penstock.simulate.worlds.brokers import RevocationWorld
 from penstock.simulate.worlds.components import ComponentsWorld
 from penstock.store.files.files import read_file, within
 from penstock.store.files.strict_tables import Strict
@@ -27,7 +29,9 @@ from penstock.store.files.strict_tables import Strict
 _FILE: Final = Strict.of("times.", "let `penstock simulate calibrate --out FILE` write it")
 _BYTES: Final = 64 << 10
 _NANOSECONDS: Final = 1e9
-_WORLDS: Final = (ComponentsWorld,)
+#: virtual seconds between two steps
+_PAUSE: Final = 0.05
+_WORLDS: Final = (ComponentsWorld, RevocationWorld)
 
 
 class ServiceMeter:
@@ -97,7 +101,7 @@ def read_times(path: str) -> ServiceTimes:
 
 def _seconds(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise _FILE.wrong(f"seconds.{name}", "a number of seconds below 1")
+        raise MalformedError("times.value", f"`seconds.{name}` must be a number of seconds below 1", hint=_FILE.help)
     return float(value)
 
 
@@ -115,9 +119,11 @@ def calibrated(steps: int = 60) -> ServiceMeter:
     return meter
 
 
-async def _run(simulation: Simulation, world: ComponentsWorld, steps: Sequence[SimulationStep]) -> None:
+async def _run(
+    simulation: Simulation, world: ComponentsWorld | RevocationWorld, steps: Sequence[SimulationStep]
+) -> None:
+    """Perform steps one after the other, without the pauses of a workload."""
     await world.start(simulation)
-    began = simulation.time
     for step in steps:
-        await asyncio.sleep(max(0.0, began + step.at - simulation.time))
         await world.perform(step)
+        await asyncio.sleep(_PAUSE)

@@ -6,6 +6,7 @@ One module for each paper has its experiments:
 - `pubsub`: authorization over publish/subscribe (paper 3).
 - `data_centric`: authorization components (paper 4).
 - `capabilities`: the dissertation on capabilities (paper 5).
+- `revocation`: large networks, beyond the papers.
 
 The frame:
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from penstock.errors import MalformedError, did_you_mean
-from penstock.simulate.experiments import capabilities, data_centric, moderator, pubsub
+from penstock.simulate.experiments import capabilities, data_centric, moderator, pubsub, revocation
 from penstock.simulate.experiments.experiment import Experiment
 
 CATALOGUE: Final[tuple[Experiment, ...]] = (
@@ -11,6 +11,7 @@ CATALOGUE: Final[tuple[Experiment, ...]] = (
     *pubsub.EXPERIMENTS,
     *data_centric.EXPERIMENTS,
     *capabilities.EXPERIMENTS,
+    *revocation.EXPERIMENTS,
 )
 
 

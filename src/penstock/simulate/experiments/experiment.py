@@ -27,6 +27,7 @@ class Paper(StrEnum):
     PUBSUB = "Authorization Using the Publish-Subscribe Model"
     DATA_CENTRIC = "Access Control in Ultra-Large-Scale Systems Using a Data-Centric Middleware"
     CAPABILITIES = "A Capability-Based Access Control Architecture for Multi-Domain Publish/Subscribe Systems"
+    BEYOND = "Beyond the papers"
 
 
 class ExperimentMethod(StrEnum):

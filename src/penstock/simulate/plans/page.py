@@ -7,6 +7,7 @@ from datetime import datetime
 from penstock.authority.components.plans.domain_check import PlanFinding
 from penstock.pipeline.pages import bars, made, page, section, table
 from penstock.simulate.plans.domain import PARTS, DomainComparison, DomainReport, JoinOutcome, ResponseTimes
+from penstock.simulate.plans.network import NetworkReport
 from penstock.simulate.plans.requests import DomainFinding
 
 _BUCKETS = 20
@@ -113,6 +114,32 @@ def _changes(comparison: DomainComparison) -> str:
             f"requests, {change.unanswered:,} ended without a decision. {len(change.lost)} components lost their roles."
         )
     return section("Compared with today", text, table=table("Changes", ("what", "code", "where", "change"), rows))
+
+
+def network_html(report: NetworkReport, at: datetime | None = None) -> str:
+    """Return the page of a network plan."""
+    facts = {
+        "brokers": report.brokers,
+        "links": report.links,
+        "orders": len(report.orders),
+        "never complete": report.incomplete,
+        "deliveries after completion": report.after_complete,
+    }
+    parts = []
+    for title, text, seconds in (
+        (
+            "Last deliveries",
+            "When each reader got an event for the last time, after the order.",
+            report.last_deliveries,
+        ),
+        ("Completion", "When all brokers had acknowledged an order.", report.completions),
+    ):
+        buckets = histogram(seconds)
+        rows = [[name, count] for name, count in buckets]
+        parts.append(section(title, text, bars(title, buckets, "a"), table(title, ("up to (µs)", "number"), rows)))
+    lead = "A network of brokers, run in virtual time: an owner revokes rights of readers at random brokers."
+    footer = f"{made(at)}Simulated by penstock. The trace is {report.trace}."
+    return page("Trial of a network", lead, facts, parts, footer)
 
 
 def histogram(seconds: Sequence[float]) -> list[tuple[str, int]]:

@@ -81,3 +81,20 @@ def test_a_latency_is_a_range(penstock: Shell, tmp_path: Path) -> None:
     SmallDomain().load(penstock.folder)
     for wrong in ("5ms-1ms", "fast", "1ms-"):
         assert penstock("simulate", "domain", "house.toml", "--latency", wrong).status == 2, wrong
+
+
+def test_a_network_is_tried(penstock: Shell) -> None:
+    links = '{ between = ["a", "b"] }, { between = ["b", "c"] }, { between = ["c", "a"] }, { between = ["c", "d"] }'
+    (penstock.folder / "net.toml").write_text(f"links = [{links}]")
+    few = ("simulate", "network", "net.toml", "--readers", "4", "--orders", "1")
+    ran = penstock.ok(*few, "--lose", "each", "--html", "net.html")
+    assert ran.out.startswith("4 brokers, 4 links, 1 order\n")
+    assert "if one link is lost:" in ran.out
+    assert "Trial of a network" in (penstock.folder / "net.html").read_text()
+    data = penstock.ok(*few, "--lose", "c:d", "--lost-for", "1s", "-o", "json").json
+    assert data["reached"] == 3
+    assert data["complete"]["longest"] > 1
+    assert data["deliveries after completion"] == 0
+    ran = penstock(*few, "--within", "1ms")
+    assert (ran.status, ran.code) == (1, "simulate.problems")
+    assert penstock(*few, "--lose", "a:d").code == "cli.usage"

@@ -3,7 +3,7 @@
 import click
 
 from penstock.apps.cli.shared.session import Verbs
-from penstock.apps.cli.simulate.plans import calibrate, domain
+from penstock.apps.cli.simulate.plans import calibrate, domain, network
 from penstock.apps.cli.simulate.scenarios import explore, run
 
 
@@ -12,5 +12,5 @@ def simulate() -> None:
     """Run the real system in virtual time, to search for faults and to try plans."""
 
 
-for _verb in (run, explore, domain, calibrate):
+for _verb in (run, explore, domain, network, calibrate):
     simulate.add_command(_verb)

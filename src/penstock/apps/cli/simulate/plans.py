@@ -1,18 +1,19 @@
-"""`penstock simulate domain` and `calibrate`: plans are tried in virtual time before they are rolled out."""
+"""`penstock simulate domain`, `network` and `calibrate`: plans are tried in virtual time before they are rolled out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.component_process import open_plan
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.files import check_target, write_bytes
+from penstock.apps.cli.shared.files import check_target, read_bytes, within, write_bytes
 from penstock.apps.cli.shared.options import Duration, html_option, parse_duration
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.components.plans.domain_check import PlanFinding, PlanLevel
-from penstock.errors import RefusedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.simulate.calibrate import calibrated, read_times, times_text
 from penstock.simulate.network import Latency
 from penstock.simulate.plans.domain import (
@@ -23,7 +24,16 @@ from penstock.simulate.plans.domain import (
     compare_domains,
     simulate_domain,
 )
-from penstock.simulate.plans.page import domain_html
+from penstock.simulate.plans.network import (
+    BrokerPlan,
+    NetworkReport,
+    NetworkTrial,
+    PlannedLink,
+    at_share,
+    read_network_plan,
+    simulate_network,
+)
+from penstock.simulate.plans.page import domain_html, network_html
 from penstock.simulate.plans.requests import DomainFinding
 from penstock.simulate.simulation import ServiceTimes
 
@@ -239,6 +249,151 @@ def request_text(finding: DomainFinding) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Networks.
+
+
+@option_class
+class _Network:
+    file: str = argument()
+    latency: Latency = latency_option("1ms-5ms")
+    readers: int = option(
+        "--readers",
+        type=click.IntRange(1, 10_000),
+        default=40,
+        show_default=True,
+        help="Revoke the rights of this many readers at random brokers.",
+    )
+    orders: int = option(
+        "--orders", type=click.IntRange(1, 1_000), default=4, show_default=True, help="Revoke them by this many orders."
+    )
+    rate: float = option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        default=200.0,
+        show_default=True,
+        help="Let this many events a second arrive for each reader.",
+    )
+    lose: tuple[str, ...] = option(
+        "--lose",
+        multiple=True,
+        metavar="BROKER:BROKER",
+        help="Lose this link when an order is given. Can be repeated; `each` tries all links, one after the other.",
+    )
+    lost_for: float = option(
+        "--lost-for",
+        type=Duration(30),
+        default="5s",
+        show_default=True,
+        metavar="DURATION",
+        help="Let lost links come back after this time.",
+    )
+    within: float | None = option(
+        "--within",
+        type=Duration(3_600),
+        metavar="DURATION",
+        help="Report a problem if 99 of 100 readers get events for longer after an order (default: no limit).",
+    )
+    trial: TrialOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock simulate network net.toml
+penstock simulate network net.toml --lose berlin:paris --within 50ms
+penstock simulate network net.toml --lose each -o json
+"""
+)
+def network(session: CommandSession, options: _Network) -> CommandAnswer:
+    """Try the network plan in FILE: how long does a revocation take, and what does a lost link do?
+
+    An owner revokes the rights of readers at random brokers while events arrive. Shown are the last delivery to each
+    reader after the order, and when all brokers have acknowledged it. The exit status is 1 if a reader gets an event
+    after that, if an order is never complete, or if --within is exceeded.
+    """
+    options.trial.check()
+    data = read_bytes(options.file)
+    with within(options.file):
+        plan = read_network_plan(data, options.trial.seed)
+    trial = NetworkTrial(
+        seed=options.trial.seed,
+        times=options.trial.service_times(),
+        latency=options.latency,
+        readers=options.readers,
+        orders=options.orders,
+        rate=options.rate,
+        lost_for=options.lost_for,
+    )
+    named = [one for one in options.lose if one != _EACH]
+    lost = tuple(_link(plan, one) for one in named)
+    report = simulate_network(plan, replace(trial, lost=lost))
+    single = {}
+    if _EACH in options.lose:
+        for link in plan.links:
+            single[f"{link.one}:{link.other}"] = simulate_network(plan, replace(trial, lost=(link,), orders=1))
+    options.trial.write(network_html(report, session.now))
+    problems = _network_problems([report, *single.values()], options.within)
+    error = RefusedError("simulate.problems", f"{options.file}: {'; '.join(problems)}") if problems else None
+    found = {**report.as_dict(), "ok": not problems, "lost": {name: one.as_dict() for name, one in single.items()}}
+    return CommandAnswer(found, _network_shown(report, single), error)
+
+
+_EACH = "each"
+
+
+def _link(plan: BrokerPlan, written: str) -> PlannedLink:
+    one, _, other = written.partition(":")
+    for link in plan.links:
+        if {link.one, link.other} == {one, other}:
+            return link
+    raise MalformedError("cli.usage", f"the plan has no link `{written[:80]}`", hint="write BROKER:BROKER, or `each`")
+
+
+def _network_problems(reports: Iterable[NetworkReport], limit: float | None) -> list[str]:
+    found: dict[str, None] = {}
+    for one in reports:
+        if one.after_complete:
+            found[f"{counted(one.after_complete, 'delivery')} after completion"] = None
+        if one.incomplete:
+            found[f"{counted(one.incomplete, 'order')} never complete"] = None
+        late = at_share(one.last_deliveries, 0.99)
+        if limit is not None and late > limit:
+            found[f"readers get events for {late * 1e3:.1f} ms after an order, more than {limit * 1e3:g} ms"] = None
+    return [*found]
+
+
+def _network_shown(report: NetworkReport, single: Mapping[str, NetworkReport]) -> Iterator[Shown]:
+    counts = ((report.brokers, "broker"), (report.links, "link"), (len(report.orders), "order"))
+    yield ", ".join(counted(*one) for one in counts)
+    headings = ("in ms", "median", "p99", "longest")
+    rows = [
+        (name, *(_ms(at_share(those, share)) for share in (0.5, 0.99, 1.0)))
+        for name, those in (("last delivery", report.last_deliveries), ("complete", report.completions))
+    ]
+    yield grid_table(headings, rows)
+    if report.brokers != report.reached:
+        yield f"{counted(report.brokers - report.reached, 'broker')} cut off while links are lost"
+    if single:
+        yield "if one link is lost:"
+        yield grid_table(
+            ("link", "cut off", "last delivery p99 (ms)", "complete (ms)"),
+            [
+                (
+                    name,
+                    str(one.brokers - one.reached),
+                    _ms(at_share(one.last_deliveries, 0.99)),
+                    _ms(one.completions[0]) if one.completions else "never",
+                )
+                for name, one in single.items()
+            ],
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Service times.
 
 
 @option_class

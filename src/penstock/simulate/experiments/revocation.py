@@ -1,0 +1,148 @@
+"""Beyond the papers: how long a revocation takes in networks of up to 2,000 brokers, and what lost links do to it.
+
+Each network is run by `penstock.simulate.plans.network`, with links of 1 to 5 ms and service times of this machine.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from penstock.simulate.calibrate import calibrated
+from penstock.simulate.experiments.charts import ChartLine, LineChart
+from penstock.simulate.experiments.experiment import (
+    Experiment,
+    ExperimentFindings,
+    ExperimentMethod,
+    Laboratory,
+    Paper,
+    PaperComparison,
+)
+from penstock.simulate.network import Latency
+from penstock.simulate.plans.network import (
+    BrokerPlan,
+    NetworkReport,
+    NetworkTrial,
+    at_share,
+    random_graph,
+    simulate_network,
+    tree,
+)
+from penstock.simulate.simulation import ServiceTimes
+
+_DEGREE: Final = 4
+_SIZES: Final = (10, 30, 100, 300, 1_000, 2_000)
+#: the size for which the limit holds, in seconds until the last delivery, and with which links are lost
+_LARGE: Final = 1_000
+_LIMIT: Final = 0.050
+_LOST: Final = 0.01
+_READERS: Final = 100
+_SHAPES: Final = ("tree", "random graph")
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    shape: str
+    brokers: int
+    lost: float = 0.0
+
+    def plan(self) -> BrokerPlan:
+        if self.shape == "tree":
+            return tree(self.brokers, _DEGREE)
+        return random_graph(self.brokers, _DEGREE, Random(f"graph {self.brokers}"))  # noqa: S311  # it must be repeatable
+
+    def run(self, times: ServiceTimes, readers: int) -> NetworkReport:
+        plan = self.plan()
+        random = Random(f"lost {self.brokers}")  # noqa: S311  # it must be repeatable
+        lost = random.sample(plan.links, max(1, round(self.lost * len(plan.links)))) if self.lost else ()
+        trial = NetworkTrial(
+            times=times, latency=Latency(0.001, 0.005), readers=readers, orders=1, lost=tuple(lost), rate=200.0
+        )
+        return simulate_network(plan, trial)
+
+
+def _revocation(lab: Laboratory) -> ExperimentFindings:
+    sizes = lab.pick(_SIZES, (3, 8))
+    large = lab.pick(_LARGE, 8)
+    readers = lab.pick(_READERS, 10)
+    times = ServiceTimes() if lab.quick else calibrated().times()
+    cases = [_Case(shape, size) for size in sizes for shape in _SHAPES]
+    cases += [_Case(shape, large, _LOST) for shape in _SHAPES]
+    found = {case: case.run(times, readers) for case in lab.each(cases)}
+    rows = [
+        (
+            case.shape,
+            f"{case.brokers:,}",
+            f"{report.brokers - report.reached:,} cut off" if case.lost else "no",
+            _ms(at_share(report.last_deliveries, 0.5)),
+            _ms(at_share(report.last_deliveries, 0.99)),
+            _ms(report.completions[0]) if report.completions else "never",
+            f"{sum(one.after_order for one in report.orders) / readers:.2f}",
+            str(report.after_complete),
+        )
+        for case, report in found.items()
+    ]
+    headings = (
+        *("shape", "brokers", "1 % of the links lost for 5 s", "median last delivery (ms)"),
+        *("p99 last delivery (ms)", "complete (ms)", "deliveries a reader after the order", "after completion"),
+    )
+    comparisons = [
+        PaperComparison(
+            f"p99 from the order to the last delivery, {large:,} brokers, {shape}",
+            f"below {_LIMIT * 1e3:g} ms",
+            f"{_ms(late)} ms",
+            late < _LIMIT,
+            "Hops and service times add up to more.",
+        )
+        for shape in _SHAPES
+        for late in (at_share(found[_Case(shape, large)].last_deliveries, 0.99),)
+    ]
+    late = sum(report.after_complete for report in found.values())
+    comparisons.append(
+        PaperComparison("deliveries after an order is complete", "0", str(late), late == 0, "This must not be.")
+    )
+    whole = sum(report.incomplete for report in found.values())
+    comparisons.append(
+        PaperComparison("orders that are never complete", "0", str(whole), whole == 0, "Links were lost for too long.")
+    )
+    lines = [
+        ChartLine(f"{what}, {shape}", [(case.brokers, 1e3 * value(found[case])) for case in cases if _is(case, shape)])
+        for what, value in (("last delivery", _late), ("complete", _complete))
+        for shape in _SHAPES
+    ]
+    chart = LineChart("Revocation by brokers", "brokers", "ms", lines, log_x=True)
+    shown = ", ".join(f"{name} {seconds * 1e6:.0f} µs" for name, seconds in times.seconds.items())
+    return ExperimentFindings(headings, rows, comparisons, chart, {"service times": shown})
+
+
+def _is(case: _Case, shape: str) -> bool:
+    return case.shape == shape and not case.lost
+
+
+def _late(report: NetworkReport) -> float:
+    return at_share(report.last_deliveries, 0.99)
+
+
+def _complete(report: NetworkReport) -> float:
+    return report.completions[0] if report.completions else 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"
+
+
+EXPERIMENTS: Final = (
+    Experiment(
+        "revocation-growth",
+        Paper.BEYOND,
+        "Revocation",
+        "the last delivery after an order to revoke, and completion, by the number of brokers",
+        ExperimentMethod.COUNTED,
+        {
+            "networks": f"a tree of fan-out {_DEGREE}, and a random graph of degree {_DEGREE}",
+            "links": "1 to 5 ms",
+            "disks": "0.5 to 4 ms to sync",
+            "readers": f"{_READERS}, at random brokers, with 200 events a second each",
+        },
+        _revocation,
+    ),
+)

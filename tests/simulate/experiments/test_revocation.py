@@ -1,0 +1,15 @@
+"""Revocations in networks of several sizes, counted in the simulator."""
+
+from penstock.simulate.experiments.experiment import Laboratory
+from penstock.simulate.experiments.revocation import EXPERIMENTS
+
+
+def test_small_networks_keep_the_limit() -> None:
+    (experiment,) = EXPERIMENTS
+    found = experiment.run(Laboratory(quick=True))
+    assert found.agrees, found.verdict
+    # Two shapes of two sizes, and both with lost links.
+    assert len(found.rows) == 6
+    assert {row[-1] for row in found.rows} == {"0"}
+    assert found.chart is not None
+    assert len(found.chart.lines) == 4
