@@ -242,10 +242,13 @@ async def parts_of(pep: EnforcementComponent) -> list[float]:
 def filtered_over(name: str, first: str, second: str, processes: ExitStack) -> list[Result]:
     """Compare two domains, one of which has many decision points that filter the enforcement point out."""
     domains: dict[str, Part] = {}
+    honest: dict[str, list[int]] = {}
     for many, address in (("one", first), ("many", second)):
         domains[many] = Part(processes, "components_parts.py", "domain", address)
         domains[many].hear()
-        Part(processes, "components_parts.py", "pdp", address).hear()
+        point = Part(processes, "components_parts.py", "pdp", address)
+        point.hear()
+        honest[many] = [domains[many].pid, point.pid]
         domains[many].say("join")
         domains[many].hear()
     others = range(STEPS[-1] - 1)
@@ -258,20 +261,30 @@ def filtered_over(name: str, first: str, second: str, processes: ExitStack) -> l
         found: dict[str, list[float]] = {which: [] for which in domains}
         for number in range(PAIRED + 1):
             for which in sorted(domains, reverse=number % 2 == 0):
+                before = processor_time(honest[which])
                 domains[which].say(turns, together)
                 seconds = statistics.median(json.loads(domains[which].hear()))
-                found[which] += [seconds] if number else ()  # the first one warms up
-        ratio = statistics.median(many / one for one, many in zip(found["one"], found["many"], strict=True))
-        return ratio, {which: statistics.median(seconds) for which, seconds in found.items()}
+                if number:  # the first one warms up
+                    found[which].append(seconds)
+                    computed[which].append((processor_time(honest[which]) - before) / turns / together)
+        return _ratio(found), {which: statistics.median(seconds) for which, seconds in found.items()}
 
+    computed: dict[str, list[float]] = {which: [] for which in domains}
     response, times = in_pairs_of(TURNS, 1)
     burst, bursts = in_pairs_of(1, BURST)
+    processor = ", ".join(f"{which} {statistics.median(one) * 1e6:.0f} µs" for which, one in computed.items())
     detail = f"{times['one'] * 1e6:.0f} and {times['many'] * 1e6:.0f} µs"
     rate = f"{BURST / bursts['one']:.0f} and {BURST / bursts['many']:.0f} decisions/s"
     return [
         at_most(f"components: response over {name}, 888 decision points / 1", response, 1.04, detail),
         at_least(f"components: throughput over {name}, 888 decision points / 1", 1 / burst, 0.87, rate),
+        observed(f"components: processor time over {name}, 888 decision points / 1", _ratio(computed), processor),
     ]
+
+
+def _ratio(found: Mapping[str, list[float]]) -> float:
+    """Return the median ratio of pairs, many / one."""
+    return statistics.median(many / one for one, many in zip(found["one"], found["many"], strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
