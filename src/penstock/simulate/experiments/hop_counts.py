@@ -5,7 +5,7 @@ and does not change where an event goes.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -162,10 +162,10 @@ class HopCounts:
     own_types: float
 
 
-def count_hops(graph: BrokerGraph, groups: int, random: Random) -> list[HopCounts]:
-    """Draw a publisher and a subscriber for each group, and count hops for 1 group, 2 groups and so on."""
+def count_hops(graph: BrokerGraph, numbers: Sequence[int], random: Random) -> list[HopCounts]:
+    """Draw a publisher and a subscriber for each group, and count hops for these numbers of groups."""
     draw = f"D{random.getrandbits(48):x}"
-    publisher, *subscribers = random.sample(graph.brokers, groups + 1)
+    publisher, *subscribers = random.sample(graph.brokers, max(numbers) + 1)
     whole = f"{draw}.All"
     graph.advertise(publisher, whole)
     found, own = [], 0
@@ -175,10 +175,12 @@ def count_hops(graph: BrokerGraph, groups: int, random: Random) -> list[HopCount
         graph.subscribe(subscriber, whole)
         graph.advertise(publisher, alone)
         graph.subscribe(subscriber, alone)
+        own += graph.publish(publisher, alone)
+        if number not in numbers:
+            continue
         one = graph.publish(publisher, whole)
         if graph.deliveries != number:
             raise ValueError("an event did not reach all subscribers")
         many = sum(graph.publish(publisher, f"{whole}.Part{place}", whole) for place in range(1, number + 1))
-        own += graph.publish(publisher, alone)
         found.append(HopCounts(one, many, own))
     return found
