@@ -3,10 +3,11 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -65,13 +66,22 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def together(views: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
-    """Collect several views by one job."""
-    found: dict[str, list[Row]] = {name: [] for name in views}
+def joined(views: Mapping[str, DataFrame]) -> DataFrame:
+    """Return several views as one frame, whose rows say which they are of."""
     frames = [one.withColumn(OF, F.lit(name)) for name, one in views.items()]
-    for row in collected(reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)):
+    return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+
+
+def by_name(names: Iterable[str], rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {name: [] for name in names}
+    for row in rows:
         found[row[OF]].append(row)
     return found
+
+
+def together(views: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
+    """Collect several views by one job."""
+    return by_name(views, collected(joined(views)))
 
 
 def check(rows: Sequence[Row], give: Delivery, sent: Sequence[TransitEvent], *, ids: bool = True) -> None:
@@ -112,6 +122,40 @@ def test_a_view_is_what_live_delivery_and_deliver_give(spark: SparkSession, case
         check([row for row in rows[SUBSCRIBER] if row[SUBSCRIBER] == name], give, sent)
         for mode in MODES if name not in delivered.without_rights else ():
             check(rows[f"{name} {mode}"], give, sent)
+
+
+@settings(deadline=None, max_examples=examples(2), suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_streams_and_batches_give_what_live_delivery_gives(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    family, readers, sent = case
+    policy = replace(policy_of(readers), types=tuple(map(trusted, family.types)))
+    events = transit_frame(spark, family.types, sent)
+    folder = str(tmp_path_factory.mktemp("events") / "sent")
+    events.coalesce(1).write.parquet(folder)
+    frames = {
+        "stream": spark.readStream.schema(events.schema).parquet(folder),
+        "batch": spark.read.schema(events.schema).parquet(folder),
+    }
+    views: dict[str, dict[str, DataFrame]] = {}
+    for number, mode in product(range(len(readers)), MODES):
+        with contextlib.suppress(RefusedError):
+            made = {of: view(df, policy, f"reader-{number}", ids=True, constants=mode) for of, df in frames.items()}
+            views[f"{number} {mode}"] = made
+    if not views:
+        return
+    whole = joined({name: made["stream"] for name, made in views.items()})
+    query = whole.writeStream.format("memory").queryName("at_random").trigger(availableNow=True)
+    query.start().awaitTermination()
+    found = {
+        "stream": by_name(views, collected(spark.table("at_random"))),
+        "batch": together({name: made["batch"] for name, made in views.items()}),
+    }
+    spark.catalog.dropTempView("at_random")
+    for name, of in product(views, frames):
+        event_type, restriction, selector = readers[int(name.split()[0])]
+        check(found[of][name], Delivery(restriction, event_type, selector), sent)
 
 
 def typed(spark: SparkSession, count: int = 30) -> DataFrame:
