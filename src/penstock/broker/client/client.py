@@ -749,10 +749,24 @@ class Client:
         among[held.id] = held
         try:
             await self._connection.ask(self._request(held))
-        except BaseException:
+        except RefusedError:
             del among[held.id]
             raise
+        except BaseException:
+            del among[held.id]
+            # The broker may have accepted it all the same, and would deliver what nobody reads.
+            if self._connection.is_up:
+                in_background("ending a request that was given up", self._give_up(held))
+            raise
         held.active = True
+
+    async def _give_up(self, held: Feed[Any] | Subscription[Any]) -> None:
+        with suppress(PenstockError):
+            await self._end(held)
+
+    async def _end(self, held: Feed[Any] | Subscription[Any]) -> None:
+        word = "unadvertise" if isinstance(held, Feed) else "unsubscribe"
+        await self._connection.ask(protocol.NamedRequestMessage(self._connection.number(), word, held.id))
 
     def _request(self, held: Feed[Any] | Subscription[Any]) -> protocol.Asking:
         return held.request(self._connection.number(), self._definitions(held.type.name))
@@ -809,12 +823,11 @@ class Client:
 
     async def drop(self, held: Feed[Any] | Subscription[Any]) -> None:
         """End a subscription or an advertisement."""
-        word = "unadvertise" if isinstance(held, Feed) else "unsubscribe"
         if isinstance(held, Feed):
             await held.flush()
         held.active = False
         try:
-            await self._connection.ask(protocol.NamedRequestMessage(self._connection.number(), word, held.id))
+            await self._end(held)
         except PenstockError as error:
             # With the connection everything has ended that was asked over it.
             if error.code not in ("client.interrupted", "broker.unknown-id"):
