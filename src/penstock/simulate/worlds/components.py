@@ -51,6 +51,8 @@ _TABLE: Final[Mapping[str, RoleConfiguration]] = {
 _ROLE_OF: Final = {"pep": "ER(1)", "pdp": "DR(1)", "pip": "IR(1)"}
 _KINDS: Final = {role: kind for kind, role in CONCEPTUAL_ROLES.items()}
 _LEVELS: Final = TopicLevels(lifespan=5.0, lease=6.0)
+#: seconds from a reconfiguration to its expected time
+_NOTICE: Final = 1.0
 #: seconds in which a domain must be whole again when faults have stopped
 _SETTLES: Final = 180.0
 
@@ -100,18 +102,23 @@ class ComponentsWorld:
         self._numbers = {"v0.4": 1}
 
     def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
-        """Draw questions, with a policy for each fifteen and a fact for each twenty of them."""
+        """Draw questions, with a policy for each ten and a fact for each twenty of them.
+
+        A third of the questions is asked when a reconfiguration is expected.
+        """
         peps = [name for name in self._members if name.startswith("pep")]
-        found = []
+        found, policies = list[SimulationStep](), [0.0]
         for number in range(size):
             at = round(random.uniform(0, self.seconds), 3)
-            if number % 15 == 7:
-                step = SimulationStep(at, "policy", (str(random.randrange(_USERS)),))
-            elif number % 20 == 11:
-                step = SimulationStep(at, "admit", (str(number),))
+            if number % 10 == 1:
+                found.append(SimulationStep(at, "policy", (str(random.randrange(_USERS)),)))
+                policies.append(at)
+            elif number % 20 == 15:
+                found.append(SimulationStep(at, "admit", (str(number),)))
             else:
-                step = SimulationStep(at, "ask", (random.choice(peps), f"u{random.randrange(_USERS)}"))
-            found.append(step)
+                if number % 3 == 0:
+                    at = round(random.choice(policies) + _NOTICE + random.uniform(-0.02, 0.05), 3)
+                found.append(SimulationStep(at, "ask", (random.choice(peps), f"u{random.randrange(_USERS)}")))
         return tuple(sorted(found, key=lambda step: step.at))
 
     # --- Processes -----------------------------------------------------------------------------------------------
@@ -146,6 +153,7 @@ class ComponentsWorld:
                 SetFact("admitted", True, (str(_key(one).principal), _ROLE_OF[one[:3]][:2], 1)) for one in self._members
             ),
             levels=_LEVELS,
+            notice=_NOTICE,
             strength=int(name == "pap1"),
         )
         fabric = self._simulation.fabric(name)
