@@ -13,7 +13,7 @@ from penstock.simulate.worlds import WORLDS
 
 #: seeds of each world that `make soak` runs, with how many steps; and all others
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
-SOAK_SIZES = {"components": 40, "decisions": 100, "roles": 150, "rule-book": 120}
+SOAK_SIZES = {"components": 40, "decisions": 100, "roles": 300, "rule-book": 200}
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -69,5 +69,7 @@ def test_a_search_over_many_seeds_finds_nothing(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     kinds = WORLDS[world]({}).fault_kinds
     assert {kind for kind in kinds if not found.counts.get(f"fault {kind}")} == set()
-    assert found.fewest["faults"] >= 5
+    # At least five are drawn, of which one may hit a process that is down already.
+    assert found.fewest["faults"] >= 4
+    assert found.counts["faults"] >= 5 * SOAK_SEEDS
     assert found.fewest["messages"] >= 1_000
