@@ -53,6 +53,7 @@ def trace(seed: int) -> str:
     return run(world({}), seed, 20).trace
 
 
+@pytest.mark.long
 def test_rights_come_and_go_while_brokers_crash_and_links_fail() -> None:
     simulation = run(RevocationWorld({}), 4)
     assert check(simulation.log) == []
@@ -75,6 +76,7 @@ def test_a_broker_that_acknowledges_what_it_does_not_enforce_is_found(monkeypatc
     assert {one.checker for one in found} == {"no_delivery_after_revocation"}
 
 
+@pytest.mark.long
 def test_brokers_on_a_fabric_survive_its_crash() -> None:
     faults = (
         Fault(2, "crash", 4, ("fabric",)),

@@ -9,6 +9,7 @@ from penstock.simulate.checkers import check
 from penstock.simulate.worlds.sealing import SealingWorld
 
 
+@pytest.mark.long
 def test_brokers_come_and_go_while_keys_change() -> None:
     simulation = run(SealingWorld({}), 3, 60)
     assert check(simulation.log) == []
