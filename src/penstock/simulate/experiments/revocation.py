@@ -50,12 +50,12 @@ class _Case:
             return tree(self.brokers, _DEGREE)
         return random_graph(self.brokers, _DEGREE, Random(f"graph {self.brokers}"))  # noqa: S311  # it must be repeatable
 
-    def run(self, times: ServiceTimes, readers: int) -> NetworkReport:
+    def run(self, times: ServiceTimes, readers: int, rate: float = 200.0) -> NetworkReport:
         plan = self.plan()
         random = Random(f"lost {self.brokers}")  # noqa: S311  # it must be repeatable
         lost = random.sample(plan.links, max(1, round(self.lost * len(plan.links)))) if self.lost else ()
         trial = NetworkTrial(
-            times=times, latency=Latency(0.001, 0.005), readers=readers, orders=1, lost=tuple(lost), rate=200.0
+            times=times, latency=Latency(0.001, 0.005), readers=readers, orders=1, lost=tuple(lost), rate=rate
         )
         return simulate_network(plan, trial)
 
@@ -67,7 +67,8 @@ def _revocation(lab: Laboratory) -> ExperimentFindings:
     times = ServiceTimes() if lab.quick else calibrated().times()
     cases = [_Case(shape, size) for size in sizes for shape in _SHAPES]
     cases += [_Case(shape, large, _LOST) for shape in _SHAPES]
-    found = {case: case.run(times, readers) for case in lab.each(cases)}
+    rate = lab.pick(200.0, 20.0)
+    found = {case: case.run(times, readers, rate) for case in lab.each(cases)}
     rows = [
         (
             case.shape,

@@ -56,7 +56,7 @@ def test_a_change_is_compared(penstock: Shell) -> None:
 
 
 def test_service_times_are_measured_and_read_again(penstock: Shell) -> None:
-    penstock.ok("simulate", "calibrate", "--out", "times.toml", "--steps", "4")
+    penstock.ok("simulate", "calibrate", "--out", "times.toml", "--steps", "1")
     times = read_times(str(penstock.folder / "times.toml"))
     assert times.seconds.keys() == SERVICES.keys()
     assert times.of("sign") > 0
