@@ -169,6 +169,8 @@ def failure(options: KafkaOptions, error: KafkaException) -> PenstockError:
     if cause.retriable() or code in (
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._RESOLVE,
         KafkaError._TIMED_OUT,
         KafkaError._MSG_TIMED_OUT,
         KafkaError.REQUEST_TIMED_OUT,
