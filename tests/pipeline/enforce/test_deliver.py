@@ -2,17 +2,19 @@
 
 import contextlib
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected, same, transit_frame
 
 from penstock.errors import MalformedError, RefusedError
@@ -25,6 +27,7 @@ from penstock.model import (
     EventType,
     Kind,
     Principal,
+    Scalar,
     TransitEvent,
     TypeDefinition,
     TypeName,
@@ -274,3 +277,59 @@ def test_keys_are_found_where_every_branch_has_them() -> None:
     assert equality([shape_of(program("speed = 1.5"), kinds)[0]], kinds) is None
     assert span([shape_of(program("speed > 1 AND speed <= 9"), kinds)[0]], kinds) == (SPEED, ((0, 1),))
     assert span([shape_of(program("speed > 1"), kinds)[0]], kinds) is None
+
+
+# --- Scale: what grows, and what does not. How long it takes is in bench/bench_pipeline.py. ---------------------------
+
+
+def plan_size(found: DataFrame) -> int:
+    """Return how many operators and expressions the plan of a frame has."""
+    plan = found._jdf.queryExecution().optimizedPlan()
+    return len(re.findall(r"#\d+|\w+\(| AND | OR | = ", plan.toString()))
+
+
+def test_plans_do_not_grow_with_readers(spark: SparkSession) -> None:
+    sent = transit_frame(spark, [SIGHTING], sightings(3))
+    policies = [policy_of([reader(f"plate = 'P{n}'", PLATE) for n in range(count)]) for count in (20, 200)]
+    few, many = (plan_size(deliver(sent, [SIGHTING], replace(one, constants="hidden")).rows) for one in policies)
+    assert few == many > 0
+
+
+def wide(number: int, attributes: int) -> EventType:
+    specs = (AttributeDefinition(f"a{n}", str(n), AttributeSpec(Kind.INTEGER)) for n in range(attributes))
+    return EventType.of(TypeDefinition(TypeName(Principal(b"\1" * 32), f"Wide{number}"), tuple(specs)))
+
+
+def sent_of(event_type: EventType, number: int, values: Mapping[str, Scalar]) -> TransitEvent:
+    return replace(Event.of(event_type, dict(values)).to_transit(), id=str(number), time=NOON)
+
+
+def everything(event_type: EventType, where: str) -> tuple[EventType, Restriction, Selector]:
+    ids = {a.name: a.id for a in event_type.attributes}
+    return event_type, Restriction((Branch(action=Right.SUBSCRIBE, where=parse(where).rename(ids)),)), ALWAYS
+
+
+def test_wide_rows_long_texts_and_skewed_keys(spark: SparkSession) -> None:
+    of = wide(0, 200)
+    asked = " OR ".join(f"a{n} = {n}" for n in range(100))
+    readers = [everything(of, asked), everything(of, "a199 > 3 AND a0 IS NULL")]
+    sent = [sent_of(of, n, {f"a{k}": k + n % 2 for k in range(n, 200)}) for n in range(4)]
+    with interpreted(spark):
+        check(deliver(transit_frame(spark, [of], sent), [of], policy_of(readers)), readers, sent)
+    # Nearly all events have one key, and texts are long.
+    text = "x" * 16_000
+    long = [replace(one, values={**one.values, PLATE: text + str(n == 7)}) for n, one in enumerate(sightings(30))]
+    named = [reader(f"plate = '{text}{last}'", PLATE, SPEED) for last in ("False", "True", "Neither")] * 2
+    check(deliver(transit_frame(spark, [SIGHTING], long), [SIGHTING], policy_of(named)), named, long)
+
+
+def test_many_types(spark: SparkSession) -> None:
+    types = [wide(number, 2) for number in range(12)]
+    readers = [everything(of, "a0 > 1") for of in types[::2]]
+    sent = [sent_of(of, n, {"a0": n % 4, "a1": n}) for n, of in enumerate(types)]
+    names = F.array(*(F.lit(str(of.name)) for of in types))
+    told = transit_frame(spark, types, sent).withColumn(TYPE, F.get(names, quoted(ID).cast("int")))
+    with interpreted(spark):
+        found = collected(deliver(told, types, policy_of(readers)).by_subscriber())
+    expected = {(f"reader-{n // 2}", str(n)) for n in range(0, 12, 2) if n % 4 > 1}
+    assert {(row[SUBSCRIBER], row[ID]) for row in found} == expected
