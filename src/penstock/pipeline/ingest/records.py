@@ -47,7 +47,7 @@ class RecordProblem:
     where: Column
     code: str
     words: str
-    #: what is true of the records without the problem, and of no other, if that is shorter than the contrary of `where`
+    #: a condition that only records without the problem meet, if that is shorter than the contrary of `where`
     unless: Column | None = None
 
     @property

@@ -18,7 +18,7 @@ The frame:
 What they measure with, and benchmarks too:
 
 - `timing`: times of jobs that take turns.
-- `processes`: processes that are told what to do line by line.
+- `processes`: processes that read line by line what to do.
 - `access_requests`: the response time of an access request, and its parts.
 - `component_domain`: a domain of 1,046 components.
 - `hop_counts`: routers of a large network, and the hops of events.

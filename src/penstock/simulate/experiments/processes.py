@@ -1,4 +1,4 @@
-"""Processes that take part in a measurement: each is a program that is told what to do line by line."""
+"""Processes that take part in a measurement: each is a program that reads line by line what to do."""
 
 import subprocess
 from collections.abc import Sequence

@@ -123,7 +123,7 @@ class _Presealed:
 
 
 async def sealing_broker(number: int, mode: str, width: int, *called: int) -> None:
-    """Run a broker that calls the one before it, if it is told where that listens; it says when it has all keys."""
+    """Run a broker that calls the one before it, if there is one; it says when it has all keys."""
     numbers, signed = count(1), _types(width)
     settings = NodeSettings(
         key=_BROKERS[number],

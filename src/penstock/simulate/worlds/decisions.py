@@ -269,12 +269,10 @@ class DecisionsWorld:
         self._used[name] = policies
         oldest = min(one.changed for one in self._used.values())
         while len(self._used) == len(self._pdps) and self._versions[self._ended].changed < oldest:
-            asyncio.get_running_loop().create_task(self._end(self._versions[self._ended].revision))
+            version = self._versions[self._ended].revision
+            ended = partial(self._simulation.note, "owner", "policy-ended", version=version)
+            asyncio.get_running_loop().call_later(_FORGOTTEN, ended)
             self._ended += 1
-
-    async def _end(self, version: str) -> None:
-        await asyncio.sleep(_FORGOTTEN)
-        self._simulation.note("owner", "policy-ended", version=version)
 
     async def _ask(self, name: str, roles: str, document: str, request: str) -> None:
         simulation, asked = self._simulation, self._simulation.time

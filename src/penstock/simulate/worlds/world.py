@@ -1,4 +1,4 @@
-"""What a world is: real components of one subsystem, their workload, and what must hold of their log.
+"""What a world is: real components of one subsystem, their workload, and the rules that their log must meet.
 
 A run draws steps and faults from the seed (or takes those of a scenario), starts the world, performs each step at its
 time, applies the faults, and stops them. Then `settle` must find the world whole again, and the checkers read the log.
