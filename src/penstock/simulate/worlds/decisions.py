@@ -150,7 +150,8 @@ class DecisionsWorld:
         self._used: dict[str, OfficePolicies] = {}
         self._versions: list[OfficePolicies] = []
         self._ended = 0
-        self._points: dict[str, tuple[PolicyDecisionPoint, PolicyFeed]] = {}
+        #: what decides, what announces changed policies, and a lock: changes are made one by one
+        self._points: dict[str, tuple[PolicyDecisionPoint, PolicyFeed, asyncio.Lock]] = {}
         self._asking: dict[str, tuple[EnforcementPoint, SecondaryPoint]] = {}
         self._asked = 0
 
@@ -211,7 +212,7 @@ class DecisionsWorld:
         async with AsyncExitStack() as stack:
             feed = await stack.enter_async_context(PolicyFeed(fabric, _key(name), policies.rests_on, clock=clock))
             point = PolicyDecisionPoint(fabric, _key(name), policies, rights=self._rights, clock=clock)
-            self._points[name] = await stack.enter_async_context(point), feed
+            self._points[name] = await stack.enter_async_context(point), feed, asyncio.Lock()
             await asyncio.Event().wait()
 
     async def _enforce_at(self, name: str) -> None:
@@ -253,17 +254,18 @@ class DecisionsWorld:
 
     async def _replace(self, name: str, policies: OfficePolicies) -> None:
         """Decide by other policies, as `penstock pdp serve` does."""
-        point, feed = self._points[name]
-        older = self._used[name]
-        if older.changed >= policies.changed:
-            return
-        changes = policy_changes(older.root, policies.root, NoSources(), NoSources(), _RECYCLING.attribute)
-        try:
-            await feed.replace(policies.rests_on, changes)
-        except PenstockError as error:
-            self._simulation.note(name, "update-unsent", version=policies.revision, how=error.code)
-        await point.replace(policies)
-        self._use(name, policies)
+        point, feed, one_by_one = self._points[name]
+        async with one_by_one:
+            older = self._used[name]
+            if older.changed >= policies.changed:
+                return
+            changes = policy_changes(older.root, policies.root, NoSources(), NoSources(), _RECYCLING.attribute)
+            try:
+                await feed.replace(policies.rests_on, changes)
+            except PenstockError as error:
+                self._simulation.note(name, "update-unsent", version=policies.revision, how=error.code)
+            await point.replace(policies)
+            self._use(name, policies)
 
     def _use(self, name: str, policies: OfficePolicies) -> None:
         self._used[name] = policies

@@ -159,6 +159,8 @@ class AdministrationComponent:
         self._before: dict[TopicInstance, Sample] = {}
         #: the time of a sample on CONF that is ahead of this PAP's clock: nothing is followed before
         self._ahead: float | None = None
+        #: a sample on CONF came that was not followed for this reason
+        self._unread = False
         #: runs of PAPs with this id: this one, and those that were reported
         self._twins = {run}
         self._lock = asyncio.Lock()
@@ -391,7 +393,8 @@ class AdministrationComponent:
 
     def _follow(self, sample: Sample, *, live: bool) -> None:
         if self._ahead is not None:
-            return  # it is read again when this PAP catches up
+            self._unread = True  # it is read again when this PAP catches up
+            return
         data = self.registry.opened(str(_CONF), sample.data)
         try:
             found = self._verifier.verify(data, _CONF, sample.key, sample.writer, self.now())
@@ -417,6 +420,7 @@ class AdministrationComponent:
         time = read_sample(data).sample.time
         self._verifier.verify(data, _CONF, sample.key, sample.writer, time, again=True)
         self._ahead = time
+        self._begin("clock", self._catch_up_later(time - self.now()))
         raise self._behind(time)
 
     def _behind(self, time: float) -> RefusedError:
@@ -786,9 +790,22 @@ class AdministrationComponent:
         if owned is not None:
             await owned.close()
 
+    async def _catch_up_later(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)  # whether somebody sets the clock right before or not
+        async with self._lock:
+            if self._ahead is None:
+                return
+            await self._catch_up()
+        await self._follow_table()
+        self._schedule()
+
     async def _catch_up(self) -> None:
+        self._unread = True
+        while self._unread:
+            self._unread = False
+            samples = await self._fabric.state(topic_name(self.settings.domain, _CONF))
         self._ahead = None
-        for sample in await self._fabric.state(topic_name(self.settings.domain, _CONF)):
+        for sample in samples:
             try:
                 self._follow(sample, live=False)
             except PenstockError as error:
