@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.client.client import Client
 from penstock.broker.client.connection import Caller
+from penstock.broker.core.clock import loop_time
 from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.evolution.policy_keeper import StampSettings
@@ -176,6 +177,7 @@ class BrokerNetwork:
         disk = simulation.disk(name)
         machine = Machine(
             steady=clock.steady,
+            timer=loop_time,
             worked=lambda: process.spent,
             background=disk.background,
             listen=simulation.network.listener(name),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.embedded import EmbeddedFabric, EmbeddedPublisher, FileKeeper
 from penstock.fabric.envelope import WRITER_BYTES, Sample, check
-from penstock.fabric.limits import FABRIC_LIMITS
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import (
     Fabric,
     Handler,
@@ -333,12 +333,12 @@ class SimulatedFabric(Fabric):
 
     MAPPING = MappingProxyType({policy: f"at the servers: {text}" for policy, text in EmbeddedFabric.MAPPING.items()})
 
-    def __init__(self, servers: FabricServers, process: str) -> None:
+    def __init__(self, servers: FabricServers, process: str, limits: FabricLimits = FABRIC_LIMITS) -> None:
         self._servers = servers
         self._simulation = servers.simulation
         self.process = process
         self.clock = servers.simulation.clock(process)
-        self.limits = FABRIC_LIMITS
+        self.limits = limits
         self._random = servers.simulation.random(f"writers of {process}")
         self._feeds: dict[_Feed, None] = {}
         self._services: dict[_RemoteService, None] = {}

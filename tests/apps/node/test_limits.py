@@ -22,6 +22,7 @@ MAKERS = (
     "apps/node/dev_network.py",
     "apps/answer_links.py",
     "broker/client/client.py",
+    "simulate/",
     "testing/",
 )
 TEXTS = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}

@@ -576,7 +576,7 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # Whoever reaches the servers could read types that nobody seals: they do not cross them unless you say `unsafe`.
 # [fabric]
 # kind = "routed"
-# address = "kafka://127.0.0.1:9092?config=kafka.conf"  # for "kafka"; the file has security settings, with mode 600
+#   With "kafka": address = "kafka://127.0.0.1:9092?config=kafka.conf". This file has security settings, and mode 600.
 # plaintext = "unsafe"
 # durable = 0                   # seconds for which events are kept for brokers that are away
 

@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Protocol, TypeAlias
 
 from penstock.broker.core.clock import Steady, since_boot
@@ -72,6 +72,8 @@ class Machine:
 
     #: seconds of a clock that nobody sets
     steady: Steady = since_boot
+    #: the same, of the clock that the event loop goes by
+    timer: Steady = monotonic
     #: seconds that the processor has worked for the caller
     worked: Callable[[], float] = thread_time
     #: gives what must not wait for the disk a place of its own

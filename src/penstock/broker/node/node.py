@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.broker.core.clock import Clock, loop_time
+from penstock.broker.core.clock import Clock
 from penstock.broker.core.core import Core, Reported
 from penstock.broker.core.exchange import Outward
 from penstock.broker.core.settings import NodeSettings
@@ -180,7 +180,7 @@ class Node:
             self._gossip = PolicyGossip(
                 book,
                 core.now,
-                loop_time,
+                machine.timer,
                 core.goes_by,
                 links.post_now,
                 note=core.note,

@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from penstock.broker.core.clock import loop_time
 from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import Send
 from penstock.broker.evolution.validity import ValidityNetwork, ValidityTree
@@ -61,8 +60,8 @@ class NodeValidity:
         self._unsaved: set[Principal] = set()
         self._random = core.settings.random
         self.book = StatementBook(core.principal)
-        self.tree = ValidityTree(self, self._parent, loop_time, send, core.settings.limits)
-        self._topics = ValidityTopics(core, self, loop_time)
+        self.tree = ValidityTree(self, self._parent, machine.timer, send, core.settings.limits)
+        self._topics = ValidityTopics(core, self, machine.timer)
         self._network: ValidityNetwork = self._topics if core.on_fabric else self.tree
         #: the certificates that were asked about, and how many of them are too many
         self._asked = AskedCertificates(self.book)

@@ -800,10 +800,12 @@ class AdministrationComponent:
         self._schedule()
 
     async def _catch_up(self) -> None:
-        self._unread = True
+        conf = topic_name(self.settings.domain, _CONF)
+        self._unread = False
+        samples = await self._fabric.state(conf)
         while self._unread:
             self._unread = False
-            samples = await self._fabric.state(topic_name(self.settings.domain, _CONF))
+            samples = await self._fabric.state(conf)
         self._ahead = None
         for sample in samples:
             try:
