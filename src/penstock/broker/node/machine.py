@@ -72,7 +72,7 @@ class Machine:
 
     #: seconds of a clock that nobody sets
     steady: Steady = since_boot
-    #: the same, of the clock that the event loop goes by
+    #: the same, of the clock of the event loop
     timer: Steady = monotonic
     #: seconds that the processor has worked for the caller
     worked: Callable[[], float] = thread_time
