@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,7 @@ from penstock.moderator.rules.steps import Add, Note, WithdrawRule
 from penstock.moderator.settlement.undo import plan
 from penstock.simulate.experiments.charts import ChartLine, LineChart, write_page
 from penstock.simulate.experiments.rule_worlds import CandidateKind, RuleCandidate, RuleWorld
+from penstock.simulate.experiments.timing import processor_seconds
 from prolog_process import Prolog, found
 
 PAGE = Path(__file__).resolve().parent / "moderator.html"
@@ -41,18 +42,6 @@ SCANNED = 20
 ASKED = 1_000
 MILLION = 1_000_000
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def timed(job: Callable[[], object]) -> float:
-    """Return the seconds of the processor that something takes."""
-    gc.collect()
-    gc.disable()
-    try:
-        start = time.process_time()
-        job()
-        return time.process_time() - start
-    finally:
-        gc.enable()
 
 
 def add_all(detector: Detector, rules: Sequence[PublishRule]) -> None:
@@ -76,7 +65,7 @@ class Programs:
         """Return how long it takes us to add rules to none, and how long the walk takes."""
         rules = self.world.rules(candidates)
         detector = self.world.detector(Mode.ALGORITHM, rules)
-        ours = timed(lambda: add_all(detector, rules))
+        ours = processor_seconds(lambda: add_all(detector, rules))
         if self.walk is None:
             return ours, None
         self.walk.fill(())
@@ -91,7 +80,7 @@ class Programs:
         rules = self.world.rules(more)
         detector = self.world.detector(Mode.ALGORITHM, rules)
         add_all(detector, self.world.rules(standing))
-        ours = timed(lambda: add_all(detector, rules)) / len(more)
+        ours = processor_seconds(lambda: add_all(detector, rules)) / len(more)
         if self.scan is None:
             return ours, None
         self.scan.fill(standing)
@@ -232,7 +221,7 @@ def million(*, lists: bool) -> list[Result]:
     add_all(few, world.rules(world.draw(ASKED, seed=1)))
     standing = world.rules(world.draw(MILLION, seed=1))
     before = _resident()
-    seconds = timed(lambda: add_all(many, standing))
+    seconds = processor_seconds(lambda: add_all(many, standing))
     each = (_resident() - before) / MILLION
     assert (len(few.rules), len(many.rules)) == (ASKED, MILLION)
     what = "lists" if lists else "formulas"
@@ -308,7 +297,7 @@ def _high(world: RuleWorld, detector: Detector, what: str) -> Result:
         candidate = world.rule(RuleCandidate("high", 2**depth, 1, (("b1", 1),)))
         detector.conflicts(candidate)
         kept: list[int] = []
-        taken = timed(partial(_count, detector, candidate, kept))
+        taken = processor_seconds(partial(_count, detector, candidate, kept))
         costs[depth] = (kept[0], taken / kept[0])
     top, low = costs[0], costs[8]
     detail = ", ".join(f"{count:,} conflicts at {microseconds(each)} each" for count, each in costs.values())
