@@ -206,14 +206,20 @@ def test_tables_are_sealed_compacted_and_opened_into_tables(session: SparkSessio
     table = source_at(parse_address(f"parquet:{tmp_path}/events"))
     keys = key_files(tmp_path / "keys", ring())
     writing = Writing(keys, ALL, BROKER.principal, NOW, rows=3)
-    said: Any = run(Seal("", ALL, writing, lambda: NOW, table=table), session, str(tmp_path / "log"))
+    sink = sink_at(parse_address(f"delta:{tmp_path}/sealed"), SinkOptions())
+    said: Any = run(Seal("", ALL, writing, lambda: NOW, table=table), session, str(tmp_path / "log"), sinks=[sink])
     assert said["counts"]["sealed"] == 21
     # The log as a table is compacted and opened; a partition of other tools is not a column of it.
-    blocks = TableBlocks(source_at(parse_address(f"parquet:{tmp_path}/log/sealed")))
-    said = run(Compact(blocks, Compacting(keys, rows=100)), session, str(tmp_path / "small"))
-    assert (said["counts"]["sealed"], said["counts"]["blocks"]) == (21, 3)
+    addresses = {"parquet": f"parquet:{tmp_path}/log/sealed", "delta": f"delta:{tmp_path}/sealed"}
+    tables = {name: TableBlocks(source_at(parse_address(address))) for name, address in addresses.items()}
+    for name, blocks in tables.items():
+        small = sink_at(parse_address(f"parquet:{tmp_path}/small"), SinkOptions())
+        job = Compact(blocks, Compacting(keys, rows=100))
+        said = run(job, session, str(tmp_path / name), sinks=[small])
+        assert (said["counts"]["sealed"], said["counts"]["blocks"]) == (21, 3)
+    assert TableBlocks(source_at(parse_address(f"parquet:{tmp_path}/small"))).all(session).count() == 6
     sink = sink_at(parse_address(f"delta:{tmp_path}/opened"), SinkOptions())
-    said = run(Unseal(blocks, TYPES, keys), session, str(tmp_path / "out"), sinks=[sink])
+    said = run(Unseal(tables["delta"], TYPES, keys), session, str(tmp_path / "out"), sinks=[sink])
     assert said["counts"]["events"] == 21
     opened = DeltaTable(str(tmp_path / "opened")).to_pyarrow_table()
     assert sorted(opened.column("event_id").to_pylist()) == sorted(event(n, kind).id for n, kind in kinds(range(COUNT)))

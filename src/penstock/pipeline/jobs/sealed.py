@@ -41,6 +41,7 @@ from penstock.pipeline.sealed.log import (
     KeyFiles,
     closed,
     count_blocks,
+    names_said,
     part,
     read_log,
     said_taken,
@@ -105,6 +106,10 @@ class Seal(OfEvents):
             self.sink.publish(stored, ready[0])
         said: Said = {ATTRIBUTES: list(writing.columns)}
         return {"counts": {**counts, "blocks": blocks}, "reasons": bad, **said}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return the blocks, as rows of a sealed log."""
+        return _block_rows(output, batch, said)
 
 
 class Blocks(Protocol):
@@ -186,7 +191,11 @@ class TableBlocks:
         return self._blocks(self.table.arrived(batch))
 
     def _blocks(self, rows: DataFrame) -> DataFrame:
-        """Return the columns of a log: those of other tools, such as partitions, are not columns of bytes."""
+        """Return the columns of a log: those of other tools, such as partitions, are not columns of bytes.
+
+        Its own have no `@` in tables that `seal` and `compact` write besides a log.
+        """
+        rows = rows.withColumnsRenamed({name.removeprefix("@"): name for name in HEAD})
         there = {one.name: one.dataType for one in rows.schema}
         columns = [name for name, kind in there.items() if name not in HEAD and kind == BinaryType()]
         schema = sealed_schema(columns)
@@ -345,6 +354,15 @@ class Compact(OfBlocks):
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}
         attributes = [name for name in events.columns if name not in HEAD]
         return {"counts": counts, ATTRIBUTES: attributes}
+
+    def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
+        """Return the merged blocks, as rows of a sealed log."""
+        return _block_rows(output, batch, said)
+
+
+def _block_rows(output: Output, batch: int, said: Said) -> SinkRows:
+    columns = names_said([said], ATTRIBUTES)
+    return SinkRows(read_part(output.spark, output.path, SEALED, [batch], sealed_schema(columns)))
 
 
 def _good(tagged: DataFrame) -> DataFrame:

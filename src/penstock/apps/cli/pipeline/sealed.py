@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 import click
 
 from penstock.apps.cli.pipeline.options import (
-    JobOptions,
     KeyFilesOptions,
     Run,
     TableJobOptions,
@@ -104,7 +103,7 @@ class _Seal:
         "--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, in the form that brokers accept."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
     names: NamesOption
 
@@ -238,7 +237,7 @@ class _Compact:
         metavar="NUMBER",
         help="Put at most this many events into a block.",
     )
-    job: JobOptions
+    job: TableJobOptions
     output: str = output_option()
 
 
