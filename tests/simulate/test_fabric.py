@@ -1,19 +1,60 @@
-"""A fabric across the network: latency, partitions, lost samples, and servers that crash and come back."""
+"""A fabric across the network: the suite of all adapters, latency, partitions, lost samples, and servers that crash."""
 
 import asyncio
 from collections.abc import Coroutine
+from itertools import count
 from typing import Any
 
 import pytest
 
 from penstock.errors import PenstockError, RefusedError
-from penstock.fabric import Durability, Qos, Reliability
+from penstock.fabric import Clock, Durability, Fabric, Qos, Reliability
 from penstock.fabric.envelope import Sample
 from penstock.simulate.fabric import FABRIC
+from penstock.simulate.network import Conditions, Latency
 from penstock.simulate.simulation import Simulation
+from penstock.testing.fabric_suite import FabricSuite, ManualClock
 
 EVENTS = Qos(reliability=Reliability.RELIABLE)
 STATES = Qos(durability=Durability.PERSISTENT, reliability=Reliability.RELIABLE, history=1)
+
+
+class _StandingClock(ManualClock):
+    """Stands still in virtual time too; whoever wakes up can send messages before it is moved further."""
+
+    async def _let_run(self) -> None:
+        await asyncio.sleep(0.01)
+
+
+class _Still(Simulation):
+    """A simulation in which all processes have one clock, which a test moves."""
+
+    one_clock: Any
+
+    def clock(self, process: str) -> Any:
+        return self.one_clock
+
+
+class TestSimulated(FabricSuite):
+    new_clock = _StandingClock
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        with _Still(1) as self.simulation:
+            # On a real network too, what is sent one round trip later arrives later.
+            self.simulation.network.set_all(Conditions(Latency(0.001, 0.001)))
+            self.simulation.loop.run_until_complete(self.simulation.start("p0", test))
+
+    async def open(self, clock: Clock) -> Fabric:
+        self.simulation.one_clock, self.clients = clock, count(1)
+        return self.simulation.fabric("p0")
+
+    async def join(self, fabric: Fabric) -> Fabric:
+        return self.simulation.fabric(f"p{next(self.clients)}")
+
+    @pytest.mark.long
+    def test_reliability_best_effort_drops_for_a_slow_reader_and_others_go_on(self) -> None:
+        """Ten thousand messages there and back."""
+        super().test_reliability_best_effort_drops_for_a_slow_reader_and_others_go_on()
 
 
 def run(seed: int, *work: Coroutine[Any, Any, None], simulation: Simulation, seconds: float = 30) -> None:

@@ -20,7 +20,7 @@ SOAK_SIZES = {"components": 40, "decisions": 100, "roles": 300, "rule-book": 200
 def test_nothing_is_violated(world: str) -> None:
     found = explore(SimulationScenario(world, 1, options={"size": 10}), 1)
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
-    assert found.fewest["faults"] >= 4
+    assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 100
 
 
@@ -69,7 +69,5 @@ def test_a_search_over_many_seeds_finds_nothing(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     kinds = WORLDS[world]({}).fault_kinds
     assert {kind for kind in kinds if not found.counts.get(f"fault {kind}")} == set()
-    # At least five are drawn, of which one may hit a process that is down already.
-    assert found.fewest["faults"] >= 4
-    assert found.counts["faults"] >= 5 * SOAK_SEEDS
+    assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 1_000

@@ -175,8 +175,8 @@ class FabricServers:
         await self.unserve(service)
 
         async def handle(sample: Sample) -> bytes:
-            work = answer(service.topic, service.handler, sample)
-            found: bytes = await _ask(self.simulation, FABRIC, service.client.process, sample.data, work, math.inf)
+            work, process = service.answer(sample), service.client.process
+            found: bytes = await _ask(self.simulation, FABRIC, process, sample.data, work, math.inf)
             return found
 
         self._services[service] = await self._embedded.serve(service.topic, handle)
@@ -322,9 +322,22 @@ class _RemoteService(Service):
     def __init__(self, client: "SimulatedFabric", topic: str, handler: Handler) -> None:
         self.client = client
         self.topic = topic
-        self.handler = handler
+        self._handler = handler
+        self._answering: set[asyncio.Task[Any] | None] = set()
+
+    async def answer(self, sample: Sample) -> bytes:
+        """Answer a request."""
+        task = asyncio.current_task()
+        self._answering.add(task)
+        try:
+            return await answer(self.topic, self._handler, sample)
+        finally:
+            self._answering.discard(task)
 
     async def close(self) -> None:
+        for task in self._answering:
+            if task is not None:
+                task.cancel()
         await self.client.stop_serving(self)
 
 

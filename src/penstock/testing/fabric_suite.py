@@ -12,12 +12,12 @@ still until a test moves it, so nothing here waits for a clock; tests wait for w
 import asyncio
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from itertools import count
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import Sample
@@ -67,9 +67,11 @@ class ManualClock:
             self._now, _, waking = heapq.heappop(self._sleepers)
             if not waking.done():
                 waking.set_result(None)
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await self._let_run()
         self._now = end
+        await self._let_run()
+
+    async def _let_run(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
 
@@ -95,13 +97,13 @@ def scenario(test: Callable[[_CaseT, Fabric], Awaitable[None]]) -> Callable[[_Ca
     @wraps(test)
     def run(self: _CaseT) -> None:
         async def whole() -> None:
-            self.clock = ManualClock()
+            self.clock = self.new_clock()
             async with asyncio.timeout(PATIENCE), await self.open(self.clock) as fabric:
                 await test(self, fabric)
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"tasks are left: {left}"
 
-        asyncio.run(whole())
+        self.run(whole())
 
     del run.__wrapped__  # or pytest looks for a fixture named `fabric`
     return run
@@ -155,6 +157,11 @@ class FabricCase(ABC):
     """The base of tests of an adapter: how to open a fabric."""
 
     clock: ManualClock
+    new_clock: type[ManualClock] = ManualClock
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        """Run a test in a new event loop."""
+        asyncio.run(test)
 
     @abstractmethod
     async def open(self, clock: Clock) -> Fabric:

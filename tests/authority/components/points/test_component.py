@@ -59,6 +59,20 @@ REQUEST: Final = DecisionRequest.of(QUESTION)
 OTHER_PDP: Final = msgspec.structs.replace(TABLE["DR(1)"], combining={"policy": "other"})
 
 
+class WrongClock:
+    """A clock that is wrong by so many seconds."""
+
+    def __init__(self, clock: ManualClock, wrong: float) -> None:
+        self._clock = clock
+        self.wrong = wrong
+
+    def now(self) -> float:
+        return self._clock.now() + self.wrong
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+
 class World:
     """A fabric, a clock, and a PAP that admits what the test names."""
 
@@ -76,7 +90,8 @@ class World:
         return pap(self.fabric, administration(*names, **changed), self.clock, note=self.notes.append, **named)
 
     def component(self, name: str, of_kind: str, **changed: Any) -> Any:
-        return recorder(self.fabric, name, of_kind, self.clock, note=self.notes.append, **changed)
+        clock = changed.pop("clock", self.clock)
+        return recorder(self.fabric, name, of_kind, clock, note=self.notes.append, **changed)
 
     async def settle(self) -> None:
         for _ in range(50):
@@ -155,6 +170,46 @@ async def test_a_component_can_join_before_its_pap_is_there(w: World) -> None:
         await joining
         assert pep.number == 1
         await pep.leave()
+
+
+@pytest.mark.parametrize("behind", [20.0, 3600.0])
+def test_a_component_whose_clock_is_behind_joins_when_it_is_set_right(behind: float) -> None:
+    @world
+    async def run(w: World) -> None:
+        async with w.pap(*NAMES):
+            clock = WrongClock(w.clock, -behind)
+            pep = w.component("pep1", "ER(1)", clock=clock)
+            joining = waited_for(pep.join())
+            await w.settle()
+            await w.clock.advance(11)
+            assert not joining.done()
+            assert w.codes == ["component.late", "component.join-waits"]
+            clock.wrong = 0.0
+            await w.clock.advance(11)
+            await joining
+            assert pep.number == 1
+            await pep.leave()
+
+    run()
+
+
+@world
+async def test_a_component_that_starts_again_with_a_clock_that_is_behind_joins_when_it_is_set_right(w: World) -> None:
+    async with w.pap(*NAMES):
+        pep = w.component("pep1", "ER(1)")
+        await pep.join()
+        await pep.close()
+        await w.clock.advance(1)
+        clock = WrongClock(w.clock, -1.5)
+        again = w.component("pep1", "ER(1)", clock=clock)
+        joining = waited_for(again.join())
+        await w.settle()
+        assert w.codes == ["component.rejected", "component.clock"]
+        clock.wrong = 0.0
+        await w.clock.advance(11)
+        await joining
+        assert again.joined
+        await again.leave()
 
 
 @pytest.mark.parametrize(
@@ -648,6 +703,29 @@ async def test_a_reconfiguration_is_applied_at_its_expected_time(w: World) -> No
             await w.settle()
             assert [one.number for one in (*pdp.seen, *late.seen)] == [sample.number] * 2
     assert w.notes == []
+
+
+@pytest.mark.parametrize("behind", [20.0, 3600.0])
+def test_a_reconfiguration_that_a_clock_refused_is_read_when_the_clock_is_set_right(behind: float) -> None:
+    @world
+    async def run(w: World) -> None:
+        clock = WrongClock(w.clock, 0.0)
+        async with w.pap(*NAMES) as p, w.component("pdp1", "DR(1)", clock=clock) as pdp:
+            clock.wrong = -behind
+            await w.clock.advance(1)
+            numbers = [await p.reconfigure({"DR(1)": one}) for one in (OTHER_PDP, TABLE["DR(1)"], OTHER_PDP)]
+            certificate = pdp.configuration.certificate
+            await w.forge("RPDP_1", BaseTime(7, 0.0), key_of("pdp1"), certificate, id="pdp1")
+            await w.clock.advance(3)
+            assert pdp.number == 1
+            clock.wrong = 0.0
+            await w.clock.advance(2)
+            assert numbers == [2, 3, 4]
+            assert [one.number for one in pdp.configurations] == [1, 2, 3, 4]
+            await p.base_time(4)
+        assert {*w.codes} == {"component.late"}
+
+    run()
 
 
 @world

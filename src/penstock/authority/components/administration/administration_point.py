@@ -88,7 +88,7 @@ from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
 
-#: seconds between two looks at whether this process runs, while components have to apply something
+#: seconds between two looks at a wrong clock, and at whether this process runs while components have to apply something
 LOOK: Final = 1.0
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
@@ -417,10 +417,8 @@ class AdministrationComponent:
 
     def _check_clock(self, data: bytes, sample: Sample) -> None:
         """Stop following CONF if a genuine sample there is from the future. Raises `RefusedError`."""
-        time = read_sample(data).sample.time
-        self._verifier.verify(data, _CONF, sample.key, sample.writer, time, again=True)
-        self._ahead = time
-        self._begin("clock", self._catch_up_later(time - self.now()))
+        self._ahead = time = self._verifier.time_ahead(data, _CONF, sample.key, sample.writer, self.now())
+        self._begin("clock", self._catch_up_later(time))
         raise self._behind(time)
 
     def _behind(self, time: float) -> RefusedError:
@@ -790,8 +788,9 @@ class AdministrationComponent:
         if owned is not None:
             await owned.close()
 
-    async def _catch_up_later(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)  # whether somebody sets the clock right before or not
+    async def _catch_up_later(self, time: float) -> None:
+        while (left := time - self.now()) > 0:
+            await self._clock.sleep(min(left + 1 / MICROSECONDS, LOOK))  # somebody may set the clock right before
         async with self._lock:
             if self._ahead is None:
                 return

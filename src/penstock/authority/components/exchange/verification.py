@@ -167,6 +167,12 @@ class SampleVerifier:
             self._remember(sample, instance, writer, source)
         return VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration)
 
+    def time_ahead(self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float) -> float:
+        """Return the time of a sample from the future that will be valid when it comes. Raises as `verify`."""
+        time = read_sample(data).sample.time
+        self.verify(data, instance, key, source, time if time > now + POINT_SKEW else now, again=True)
+        return time
+
     def verify_join(self, data: bytes, instance: TopicInstance, key: str, now: float) -> ComponentSample:
         """Return a request to join: signed by the key in it. Raises as `verify`."""
         found = self._read(data, instance, key, now)

@@ -22,7 +22,7 @@ import math
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -102,6 +102,8 @@ from penstock.model.principals import Principal
 JOIN_WAITS: Final = 10.0
 #: seconds later than it should that a process runs, if it is starved
 STARVED: Final = 2.0
+#: seconds between two looks at a clock that is behind
+CLOCK_LOOK: Final = 1.0
 #: seconds before a component joins again that has lost its role again so soon: the first pause doubles
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -191,6 +193,8 @@ class Component:
         #: samples under keys that a reconfiguration will bring
         self._unopened: list[tuple[TopicInstance, int, Sample]] = []
         self._unopened_bytes = 0
+        #: genuine samples of topics that keep them from the future: this clock may be behind
+        self._early: list[tuple[float, TopicInstance, int, Sample]] = []
         #: what is kept on topics for those who join later, to be written again under new keys
         self._standing: dict[TopicInstance, RequiredNames] = {}
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -309,6 +313,12 @@ class Component:
         self._verifier.begin_again()
         async with nullcontext(self._fabric) if self.settings.joining is None else self.settings.joining() as fabric:
             configuration, answered = await self._request_configuration(fabric)
+            while configuration.refusal == "component.copy":
+                # The domain knows a later request of this component, from before a restart.
+                message = f"the clock of `{self.settings.id}` is behind what it was when it last joined"
+                self._note(RefusedError("component.clock", message, hint="set the clock right; it joins then"))
+                await self._sleep(JOIN_WAITS)
+                configuration, answered = await self._request_configuration(fabric)
         if configuration.refusal:
             raise RefusedError(
                 "component.rejected",
@@ -360,6 +370,8 @@ class Component:
         asked = ComponentSample(settings.domain, str(_JOIN), settings.id, self.next_number(), self.now(), 0, request)
         ids = {join_id(asked)}
         answer: asyncio.Future[tuple[Configuration, float]] = asyncio.get_running_loop().create_future()
+        #: answers that are genuine and from the future: this clock is behind
+        early: list[tuple[float, Sample]] = []
 
         async def hear(sample: Sample) -> None:
             try:
@@ -370,6 +382,10 @@ class Component:
                     answer.set_result((found.record, found.time))
             except PenstockError as error:
                 self._refuse(error)
+                if error.code == "component.late" and len(early) < HELD:
+                    with suppress(PenstockError):
+                        time = self._verifier.time_ahead(sample.data, _CONF, sample.key, sample.writer, self.now())
+                        early.append((time, sample))
 
         key = component_key(settings.domain, settings.id)
         async with (
@@ -391,6 +407,9 @@ class Component:
                 timer = waited_for(self._sleep(JOIN_WAITS))
                 await asyncio.wait((answer, timer), return_when=asyncio.FIRST_COMPLETED)
                 timer.cancel()
+                for one in [one for one in early if one[0] <= self.now() + POINT_SKEW]:
+                    early.remove(one)
+                    await hear(one[1])
                 if not answer.done():
                     self._note(
                         RefusedError(
@@ -540,6 +559,7 @@ class Component:
         self._repliers.clear()
         self._readers, self._publishers, self._held, self._held_of = {}, {}, [], Counter()
         self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
+        self._early = []
         self._overlaps, self._last_of = {}, {}
         self._gone.clear()
         self._note.close()
@@ -655,6 +675,11 @@ class Component:
     # Reading.
 
     async def _hear(self, instance: TopicInstance, reader: int, sample: Sample) -> None:
+        await self._hear_early()
+        await self._hear_now(instance, reader, sample)
+
+    async def _hear_now(self, instance: TopicInstance, reader: int, sample: Sample) -> None:
+        data = sample.data
         try:
             data = sample.data if self._keys is None else self._keys.open(str(instance), sample.data)
             found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
@@ -671,9 +696,33 @@ class Component:
                 return
             if error.code == "component.copy" and self._came_twice(instance, reader, error):
                 return
+            if error.code == "component.late" and instance.kind not in _BETWEEN_TWO:
+                self._keep_early(instance, reader, sample, data)
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  # one sample must not end a component
             report(f"component {self.settings.id}", error)
+
+    def _keep_early(self, instance: TopicInstance, reader: int, sample: Sample, data: bytes) -> None:
+        """Keep a genuine sample from the future until its time comes: its writer does not write it again."""
+        if len(self._early) >= HELD or any(one.data == sample.data for *_, one in self._early):
+            return
+        with suppress(PenstockError):
+            time = self._verifier.time_ahead(data, instance, sample.key, sample.writer, self.now())
+            self._early.append((time, instance, reader, sample))
+            if len(self._early) == 1:
+                self._begin("waiting for the clock", self._wait_for_clock())
+
+    async def _wait_for_clock(self) -> None:
+        while self._early:
+            left = max(0.0, min(time for time, *_ in self._early) - POINT_SKEW - self.now())
+            await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))  # somebody may set the clock right before
+            await self._hear_early()
+
+    async def _hear_early(self) -> None:
+        """Read the samples whose time has come, in order. What comes meanwhile comes after them."""
+        while due := next((one for one in self._early if one[0] <= self.now() + POINT_SKEW), None):
+            self._early.remove(due)
+            await self._hear_now(*due[1:])
 
     def _came_twice(self, instance: TopicInstance, reader: int, error: PenstockError) -> bool:
         """Return whether the copy is a sample that another reader of the topic got before, and count it then."""
