@@ -4,8 +4,9 @@
     options = {"policy": "policy.toml", "reader": "firm", "mapping": "mapping.toml"}
     spark.read.format("penstock").options(**options).load("readings")
 
-The path is the output of `penstock pipeline ingest` or `admit`, or a folder of Parquet files, partitioned or not. Tasks
-read files with Arrow, and show each event by `penstock.guard.Delivery`, as a live broker does. What the program of the
+The path is the output of `penstock pipeline ingest` or `admit`, or a folder of Parquet files, partitioned or not. With
+the options `ring` and `kek`, the paths of key files, it is a sealed log; attributes without a key are null. Tasks read
+files with Arrow, and show each event by `penstock.guard.Delivery`, as a live broker does. What the program of the
 reader and the filters of the query need is pushed down to partitions and row groups. It is for tools that can only
 name a source: on a DataFrame, `view` gives the same rows in native expressions, which is faster.
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.dataset as pd  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -52,6 +54,9 @@ from penstock.pipeline.enforce.pushdown import necessary
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, PatternForm, form_of, spark_type
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, Origin
+from penstock.pipeline.sealed.log import HEAD, HEADER, SEALED, KeyFiles, check_copies
+from penstock.pipeline.sealed.reader import BlockReader
+from penstock.pipeline.sealed.signers import Grant, SignerPolicy
 from penstock.pipeline.views import read_bound_mapping, visible_attributes
 from penstock.selector.ast import (
     And,
@@ -67,7 +72,9 @@ from penstock.selector.ast import (
 )
 
 NAME: Final = "penstock"
-_OPTIONS: Final = frozenset({"path", "policy", "reader", "mapping", "ids"})
+_OPTIONS: Final = frozenset({"path", "policy", "reader", "mapping", "ids", "ring", "kek"})
+_BLOCKS: Final = 1_000
+"""Blocks of a sealed log that are read from a file at a time. Each can be megabytes."""
 _BATCH: Final = "@batch"
 
 
@@ -76,6 +83,7 @@ class ViewRequest:
     """What is read, and who reads it: the options of the source, looked up on the driver."""
 
     path: str
+    policy_file: str
     program: Program
     #: the types, the zone and the facts of the policy
     known: tuple[EventType, ...]
@@ -85,10 +93,12 @@ class ViewRequest:
     ids: bool = False
     #: the columns that the names of folders hold; None if they were not looked up
     folders: Any = None
+    #: the files of the keys, if it is a sealed log
+    keys: KeyFiles | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ViewRequest":
-        """Read the options. Raises `MalformedError` (`view.option`), and as `view`."""
+        """Read the options. Raises `MalformedError` (`view.option`, `view.keys`), as `view`, and as `KeyFiles.read`."""
         given = dict(options)
         for name in given:
             if name not in _OPTIONS:
@@ -107,11 +117,28 @@ class ViewRequest:
         path = given["path"].removeprefix("file://").removeprefix("file:")
         known = tuple(one.event_type for one in policy.types)
         ids = given.get("ids", "false").lower() == "true"
-        found = cls(path, program, known, policy.zone, dict(policy.facts), bound, ids)
+        keys = _keys(given)
+        found = cls(path, given["policy"], program, known, policy.zone, dict(policy.facts), bound, ids, keys=keys)
+        found.check_keys()
         if not found.is_output:
             found = replace(found, folders=found.named_folders())
             found.check()
         return found
+
+    def check_keys(self) -> None:
+        """Check that keys are given for a sealed log, and only for one. Raises `MalformedError` (`view.keys`)."""
+        if self.keys is not None and not (self.is_output and Path(self.path, SEALED).is_dir()):
+            raise MalformedError(
+                "view.keys",
+                f"`{self.path}` is not a sealed log, or a mapping is given for it",
+                hint="leave `ring` and `kek` out, or load what `penstock pipeline seal` wrote, without a mapping",
+            )
+        if self.keys is None and self.is_output and not Path(self.path, EVENTS).is_dir():
+            raise MalformedError(
+                "view.keys",
+                f"`{self.path}` has no events that can be read without keys",
+                hint="give `ring` and `kek` if it is a sealed log, or load what `penstock pipeline ingest` wrote",
+            )
 
     def check(self) -> None:
         """Check that the files have the columns that are read. Raises `MalformedError` (`mapping.column`)."""
@@ -168,7 +195,8 @@ class ViewRequest:
         if not self.is_output:
             return pd.dataset(self.path, format="parquet", partitioning=self.partitioning)
         wanted = self.batches() if batches is None else batches
-        folders = [Path(self.path, EVENTS, f"{_BATCH}={batch}") for batch in wanted]
+        part = EVENTS if self.keys is None else SEALED
+        folders = [Path(self.path, part, f"{_BATCH}={batch}") for batch in wanted]
         return pd.dataset([str(file) for folder in folders for file in sorted(folder.glob("*.parquet"))])
 
     @property
@@ -195,6 +223,19 @@ class ViewRequest:
         lines = [line for file in Path(self.path, COMMITS).rglob("part-*") for line in file.read_text().splitlines()]
         return sorted({read_commit(line)[0] for line in lines if line})
 
+    def tasks(self, files: Sequence[str]) -> list["ViewedFiles"]:
+        """Return a task for each of some files. Raises as `closed_log` if a sealed log has a block twice."""
+        grants: tuple[Grant, ...] = ()
+        if self.keys is not None and files:
+            read = (pq.ParquetFile(file).iter_batches(columns=[HEADER]) for file in files)
+            headers = [one for batches in read for batch in batches for one in batch.column(HEADER).to_pylist()]
+            check_copies(headers)
+            if any(one.signed for one in self.known):
+                # Tasks receive who may sign, and not the policy.
+                policy = load_policy(self.policy_file, datetime.now(UTC))
+                grants = SignerPolicy(policy, policy.types).grants_of(headers, self.keys)
+        return [ViewedFiles((file,), grants) for file in files] or [ViewedFiles(())]
+
     def types(self) -> tuple[EventType, ...]:
         """Return the versions that rows can be of."""
         if self.bound is not None:
@@ -210,8 +251,22 @@ class ViewRequest:
         return {**{name: name for name in METADATA}, **own}
 
 
+def _keys(options: Mapping[str, str]) -> KeyFiles | None:
+    """Return the key files. They are read here too, so that errors in them are not reported by a task."""
+    ring, kek = options.get("ring"), options.get("kek")
+    if ring is None and kek is None:
+        return None
+    if ring is None or kek is None:
+        raise MalformedError(
+            "view.keys", "a sealed log is read with a key ring and its key", hint="give both options, `ring` and `kek`"
+        )
+    found = KeyFiles(ring, kek)
+    found.read()
+    return found
+
+
 class PenstockDataSource(DataSource):
-    """The source. Options are `policy`, `reader`, `mapping` and `ids`."""
+    """The source. Options are `policy`, `reader`, `mapping`, `ids`, `ring` and `kek`."""
 
     @classmethod
     def name(cls) -> str:
@@ -257,6 +312,8 @@ class ViewedFiles(InputPartition):
     """The files of one task, and the folder below which their names say what their partitions are."""
 
     files: tuple[str, ...]
+    #: who may sign the blocks of a sealed log
+    grants: tuple[Grant, ...] = ()
 
 
 class ViewReader(DataSourceReader):
@@ -277,7 +334,7 @@ class ViewReader(DataSourceReader):
         files = self._request.files()
         needed = _Pruning(self._request, files.schema).expression(self._asked)
         found = files.get_fragments(filter=needed) if needed is not None else files.get_fragments()
-        return [ViewedFiles((fragment.path,)) for fragment in found] or [ViewedFiles(())]
+        return self._request.tasks([fragment.path for fragment in found])
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the reader may see."""
@@ -301,7 +358,7 @@ class ViewStreamReader(DataSourceStreamReader):
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """Return a task for each file of the batches between two offsets."""
         new = [batch for batch in self._request.batches() if start["batch"] < batch <= end["batch"]]
-        return [ViewedFiles((file,)) for file in self._request.files(new).files] or [ViewedFiles(())]
+        return self._request.tasks(self._request.files(new).files)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the reader may see."""
@@ -320,15 +377,14 @@ def _rows(request: ViewRequest, partition: InputPartition, asked: Sequence[Condi
         partitioning=None if request.is_output else request.partitioning,
         partition_base_dir=None if request.is_output else request.path,
     )
-    names, program = files.schema.names, request.program
-    needed = _Pruning(request, files.schema).expression(asked)
+    program = request.program
     rules = Rules(environment=environment_schema({n: AttributeSpec(kind_of(v)) for n, v in request.facts.items()}))
     give = Delivery(program.restriction, program.event_type, program.selector, rules)
     versions = {str(one.name): (one, request.origins(one)) for one in request.types()}
     (first, *_) = versions
     line = {n for n, (one, _) in versions.items() if program.event_type.key in (one.key, *one.ancestors)}
     shown = list(request.columns().values())
-    for batch in files.to_batches(filter=needed, columns=names):
+    for batch in _stored(request, files, partition.grants, asked):
         for row in batch.to_pylist():
             version = row.get(TYPE) if request.is_output else first
             if version not in line:
@@ -350,6 +406,17 @@ def _rows(request: ViewRequest, partition: InputPartition, asked: Sequence[Condi
             if seen is not None:
                 by_id = {str(a.id): seen.values[a.name] for a in program.event_type.attributes}
                 yield tuple(told[name] if name in told else by_id[name] for name in shown)
+
+
+def _stored(request: ViewRequest, files: Any, grants: tuple[Grant, ...], asked: Sequence[Condition]) -> Iterator[Any]:
+    """Yield the rows of files as jobs store them. Raises as `closed_log` if a sealed log does not open."""
+    names = files.schema.names
+    if request.keys is None:
+        yield from files.to_batches(filter=_Pruning(request, files.schema).expression(asked), columns=names)
+        return
+    reading = BlockReader.of(request.keys, request.types(), [name for name in names if name not in HEAD])
+    blocks = files.to_batches(columns=[*HEAD, *reading.wanted], batch_size=_BLOCKS, batch_readahead=1)
+    yield from replace(reading, grants=grants).stored(blocks)
 
 
 def _check_metadata(told: Mapping[str, Any], shown: Sequence[str]) -> None:

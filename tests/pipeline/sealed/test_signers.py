@@ -108,3 +108,4 @@ def test_a_policy_says_who_may_at_which_of_the_times_in_a_log(session: SparkSess
     ]
     assert {(grant.signer, grant.type) for grant in found} == {(BROKER.principal.digest, str(CAR.key))}
     assert reading.verified(frame, None).grants == ()
+    assert sorted(judge.grants_of([None, b"", *(row["@header"] for row in log)], keys)) == found

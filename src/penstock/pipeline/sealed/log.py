@@ -26,16 +26,17 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from penstock.codec.blocks import read_parts
 from penstock.codec.sexp import parse
 from penstock.crypto import SigningKey, read_key
 from penstock.crypto.seal_keys import KeyRing, column_scope
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.model.types import EventType, Sealing
 from penstock.pipeline.commits import CLOSED as CLOSED
 from penstock.pipeline.commits import names_said as names_said
 from penstock.pipeline.frames import attributes_of, quoted
-from penstock.pipeline.outputs import Output, commits, read_part
+from penstock.pipeline.outputs import Output, closed_log, commits, read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files.files import check_secret, read_file, within
 from penstock.store.files.key_files import read_kek, read_key_ring
@@ -186,6 +187,21 @@ _NAME, _TIME, _SENDER = "@name", "@sealed", "@sender"
 _MOST_SENDERS: Final = 1_024
 _NUMBERS: Final = ("blocks", "rows", "uncounted", "copies")
 _SCHEMA: Final = StructType([StructField(_NAME, BinaryType()), StructField(_TIME, BinaryType())])
+
+
+def check_copies(headers: Iterable[bytes | None]) -> None:
+    """Check that no two blocks have one name, by their headers and without Spark. Raises as `closed_log`."""
+    taken: set[bytes] = set()
+    for data in headers:
+        try:
+            header = read_parts(data or b"", {}).header()
+        except PenstockError:
+            # Opening it reports the error.
+            continue
+        name = header.fixed.sender + header.id
+        if name in taken:
+            raise closed_log(REPLAYED)
+        taken.add(name)
 
 
 def _header(blocks: DataFrame) -> Column:

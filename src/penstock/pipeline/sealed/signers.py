@@ -5,6 +5,7 @@ versions, without conditions, at the time at which the block was sealed (as brok
 not passed to tasks. They receive which of the times in headers are valid, from the first to the last.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -75,14 +76,8 @@ class SignerPolicy:
 
     def grants(self, blocks: DataFrame, keys: KeyFiles) -> tuple[Grant, ...]:
         """Return the grants of the senders of some blocks, for the times of these blocks."""
-        rights = {
-            (principal.digest, str(key)): right
-            for key in dict.fromkeys(verified.event_type.key for verified in self.types)
-            for principal in self._principals(key)
-            if (right := self._right(principal, key)).branches
-        }
-        heads = _Heads(keys, tuple(v.event_type for v in self.types), frozenset(signer for signer, _ in rights))
-        found = heads.of(blocks)
+        rights = self._rights()
+        found = self._heads(keys, rights).of(blocks)
         seen = [one for one in _times(found) if (one.signer, one.type) in rights]
         changing = [one for one in seen if rights[one.signer, one.type].changes(one)]
         spans = [one for one in seen if one not in changing]
@@ -91,6 +86,33 @@ class SignerPolicy:
             spans += _times(_cut(found, cuts), _FROM)
         granted = ((one, rights[one.signer, one.type].attributes(instant(one.first))) for one in spans)
         return tuple(Grant(*one, attributes) for one, attributes in granted if attributes is not None)
+
+    def grants_of(self, headers: Iterable[bytes | None], keys: KeyFiles) -> tuple[Grant, ...]:
+        """Return the same by the headers of the blocks, without Spark."""
+        rights = self._rights()
+        times: dict[tuple[bytes, str], list[int]] = {}
+        for signer, of_type, time in self._heads(keys, rights).read(headers):
+            times.setdefault((signer, of_type), []).append(time)
+        found = []
+        for who in times.keys() & rights.keys():
+            own = sorted(times[who])
+            for start, end in pairwise(rights[who].cuts(_Seen(*who, own[0], own[-1]))):
+                inside = own[bisect_left(own, start) : bisect_left(own, end)]
+                attributes = rights[who].attributes(instant(inside[0])) if inside else None
+                if attributes is not None:
+                    found.append(Grant(*who, inside[0], inside[-1], attributes))
+        return tuple(found)
+
+    def _rights(self) -> dict[tuple[bytes, str], "_Right"]:
+        return {
+            (principal.digest, str(key)): right
+            for key in dict.fromkeys(verified.event_type.key for verified in self.types)
+            for principal in self._principals(key)
+            if (right := self._right(principal, key)).branches
+        }
+
+    def _heads(self, keys: KeyFiles, rights: Iterable[tuple[bytes, str]]) -> "_Heads":
+        return _Heads(keys, tuple(v.event_type for v in self.types), frozenset(signer for signer, _ in rights))
 
     def _principals(self, key: TypeKey) -> Iterable[Principal]:
         return dict.fromkeys((key.owner, *self.policy.principals()))
@@ -152,6 +174,12 @@ class _Heads:
         """Return sender, type and time of each block."""
         named = [name for name in (HEADER, BLOCK) if name in blocks.columns]
         return map_arrow(blocks, self._read, _HEADS, named)
+
+    def read(self, headers: Iterable[bytes | None]) -> Iterator[tuple[bytes, str, int]]:
+        """Yield the same by the headers of the blocks, without Spark."""
+        directory = Directory.of(self.keys.read(), self.types)
+        found = (self._head(directory, {HEADER: header}) for header in headers)
+        yield from ((one[_SENDER], one[_TYPE], one[_TIME]) for one in found if one is not None)
 
     def _read(self, batches: Iterable[Any]) -> Iterator[Any]:
         directory = Directory.of(self.keys.read(), self.types)
