@@ -1,13 +1,16 @@
 """Events of the model as rows of a frame, and back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from penstock.model import EventType, Scalar, TransitEvent
+from penstock.pipeline import shared_columns
 from penstock.pipeline.frames import ID, SOURCE, TIME, micros, quoted, transit_schema
 
 
@@ -41,6 +44,14 @@ def collected(found: DataFrame) -> list[Row]:
         for f in found.schema
     ]
     return found.select(*columns).collect()
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Let any number of types share columns."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shared_columns, "MANY", 0)
+        yield
 
 
 def same(value: Scalar, found: object) -> bool:

@@ -6,6 +6,7 @@ and writes sealed logs, `jetstream` connects to NATS and `kafka` to Kafka. `conf
 same of files, as a source.
 `sql` writes a reader's rights for other engines, `small` runs jobs on small inputs without Spark. `tables` says where
 rows come from and go besides folders of jobs.
-`outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark. `commits` is
-what outputs say about themselves, `event_columns` names the columns of events, `quarantine` shows records of one.
+`outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark, and
+`shared_columns` events of many types. `commits` is what outputs say about themselves, `event_columns` names the columns
+of events, `quarantine` shows records of one.
 """

@@ -264,9 +264,11 @@ class Output:
         found = (_note(self.spark, self.path) or {}).get(OUTPUT)
         return None if found is None else str(found)
 
-    def write(self, frame: DataFrame, part: str, batch: int) -> None:
-        """Write one part of a batch, replacing an earlier attempt."""
+    def write(self, frame: DataFrame, part: str, batch: int, *more: DataFrame) -> None:
+        """Write one part of a batch, replacing an earlier attempt; `more` rows of it can have other columns."""
         frame.write.mode("overwrite").parquet(self.part(part, batch))
+        for one in more:
+            one.write.mode("append").parquet(self.part(part, batch))
 
     def lines(self, part: str, batch: int) -> list[str]:
         """Return the lines of one part of a batch; none if it was not written."""

@@ -88,7 +88,7 @@ def test_a_folder_for_each_reader_has_its_names(spark: SparkSession, tmp_path: P
 
 def test_a_run_that_is_repeated_by_another_policy_leaves_nothing_in_a_view(spark: SparkSession, tmp_path: Path) -> None:
     wider, narrower = [reader("speed > 3", PLATE)], [reader("speed > 1000", PLATE)]
-    store_rows(delivered(spark, wider), str(tmp_path), layout="subscriber", revision="policy:wider")
+    store_rows([delivered(spark, wider)], str(tmp_path), layout="subscriber", revision="policy:wider")
     write_views(delivered(spark, narrower), str(tmp_path), layout="subscriber", revision="policy:narrower")
     assert open_view(spark, str(tmp_path), "reader-0").count() == 0
 

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from tests.budget import examples
 from tests.pipeline.ingest_reference import SOURCE, Found, define, envelope
-from tests.pipeline.rows import collected, same
+from tests.pipeline.rows import collected, same, sharing
 
 from penstock.errors import FailedError, MalformedError
 from penstock.pipeline.frames import micros, quoted, transit_schema, typed_schema
 from penstock.pipeline.ingest.event_frames import INGESTED, REASON, WORDS
 from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes, reconcile
 from penstock.pipeline.ingest.records import ORIGINAL
+from penstock.pipeline.shared_columns import OF
 
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST, SECOND = define()
@@ -29,9 +30,17 @@ def records(spark: SparkSession, lines: Sequence[bytes]) -> DataFrame:
     return spark.sql(f"SELECT * FROM VALUES {rows} AS t(`@file`, `@position`, `@original`)")  # noqa: S608  # our own
 
 
+def by_position(ingested: Ingested) -> dict[int, Row]:
+    """Return every record that came out, with a column for each attribute."""
+    tagged, shared = ingested.tagged, ingested.shared
+    if shared is not None:
+        tagged = tagged.select("*", *shared.spread(OF, shared.types, ingested.types))
+    return {row["@position"]: row for row in collected(tagged)}
+
+
 def compare(ingested: Ingested, expected: Sequence[Found], lines: Sequence[bytes]) -> None:
     """Compare everything that came out with what the reference says."""
-    rows = {row["@position"]: row for row in collected(ingested.tagged)}
+    rows = by_position(ingested)
     assert len(rows) == len(expected)
     for number, found in enumerate(expected):
         row = rows[number]
@@ -201,6 +210,22 @@ def test_each_way_to_be_broken_has_its_reason(spark: SparkSession, ansi: str) ->
     assert {row[INGESTED] for row in rows.values()} == {micros(AT)}
 
 
+def test_versions_that_share_columns_have_the_same_reasons(spark: SparkSession) -> None:
+    lines = [line for line, _ in CASES]
+    twice = [json.dumps(with_data(lane="x", count="y", level=0.25)).encode()]
+    apart = by_position(ingest_envelopes(records(spark, [*lines, *twice]), [FIRST, SECOND], AT))
+    with sharing():
+        shared = ingest_envelopes(records(spark, [*lines, *twice]), [FIRST, SECOND], AT)
+        assert shared.shared is not None
+        found = by_position(shared)
+    told = (REASON, WORDS, "@type", "@id", "@time", "@source", *(a.id for one in TYPES for a in one.attributes))
+    for number, row in apart.items():
+        assert [found[number][name] for name in told] == [row[name] for name in told]
+    assert shared.good.schema == transit_schema(TYPES)
+    assert shared.events(SECOND.event_type).schema == typed_schema(SECOND.event_type)
+    assert [row["probe"] for row in shared.events(SECOND.event_type).collect()] == ["p"]
+
+
 def test_the_reference_agrees_about_the_examples() -> None:
     # Python has no bound on the digits of a number and on nesting that is as low as Java's.
     for line, reason in CASES:
@@ -250,8 +275,10 @@ def envelopes(draw: st.DrawFn) -> bytes:
 @settings(deadline=None, max_examples=examples(3), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(st.lists(envelopes(), min_size=100, max_size=150))
 def test_records_become_what_the_reference_makes_of_them(spark: SparkSession, lines: list[bytes]) -> None:
-    ingested = ingest_envelopes(records(spark, lines), [FIRST, SECOND], AT)
-    compare(ingested, [envelope(line, TYPES) for line in lines], lines)
+    expected = [envelope(line, TYPES) for line in lines]
+    compare(ingest_envelopes(records(spark, lines), [FIRST, SECOND], AT), expected, lines)
+    with sharing():
+        compare(ingest_envelopes(records(spark, lines), [FIRST, SECOND], AT), expected, lines)
 
 
 def test_events_of_each_version_have_its_schema(spark: SparkSession) -> None:

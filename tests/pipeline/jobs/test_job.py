@@ -23,12 +23,14 @@ from tests.pipeline.jobs_plant import (
     seen,
     write_events,
 )
+from tests.pipeline.rows import sharing
 from tests.trust.kit import NOW, grant, refused, who
 
 from penstock.errors import PenstockError
 from penstock.guard.decision_log import EventCounts, read_record
 from penstock.model import EventType
 from penstock.pipeline import outputs as commits
+from penstock.pipeline import shared_columns
 from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.jetstream.messages import JetStreamSource, check_stream
@@ -138,12 +140,18 @@ def records(path: str) -> list[tuple[str, str, int, int]]:
 
 
 @pytest.mark.long
-def test_from_records_to_views_at_once(spark: SparkSession, plant: Plant) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_from_records_to_views_at_once(
+    spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch, *, many: bool
+) -> None:
     plant.write()
+    # Of many types, each is a part of its own here, and readers of both get rows of both.
+    monkeypatch.setattr(shared_columns, "PART_COLUMNS", 1)
     told: list[Said] = []
-    run(plant.ingest(), spark, plant.path("ingested"), progress=told.append)
-    run(plant.admit(), spark, plant.path("admitted"), progress=told.append)
-    run(plant.deliver(), spark, plant.path("delivered"), progress=told.append)
+    with sharing() if many else contextlib.nullcontext():
+        run(plant.ingest(), spark, plant.path("ingested"), progress=told.append)
+        run(plant.admit(), spark, plant.path("admitted"), progress=told.append)
+        run(plant.deliver(), spark, plant.path("delivered"), progress=told.append)
     check(spark, plant)
     events, passed = len(good(RECORDS)), len(admitted(RECORDS))
     assert told[0]["counts"] == {"read": RECORDS, "events": events, "quarantined": RECORDS - events}
@@ -224,8 +232,8 @@ def test_a_stream_does_not_take_an_output_that_was_replaced_for_more_of_it(spark
 class Leaky(Output):
     """An output that loses what should be put aside."""
 
-    def write(self, frame: DataFrame, part: str, batch: int) -> None:
-        super().write(frame.limit(0) if part == "quarantine" else frame, part, batch)
+    def write(self, frame: DataFrame, part: str, batch: int, *more: DataFrame) -> None:
+        super().write(frame.limit(0) if part == "quarantine" else frame, part, batch, *more)
 
 
 @pytest.mark.parametrize("code", ["ingest.lost", "pipeline.lost"])

@@ -9,7 +9,7 @@ table that is joined by the publisher.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -19,8 +19,16 @@ from penstock.guard import Effect, Publication, Rules
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.enforce.programs import Constants, ShapeBranch, Slots, shape_branch, table
+from penstock.pipeline.enforce.programs import (
+    Constants,
+    ShapeBranch,
+    Slots,
+    renamed_branch,
+    shape_branch,
+    table,
+)
 from penstock.pipeline.enforce.restrict import holds, in_environment, keep_here
+from penstock.pipeline.event_columns import TYPE
 from penstock.pipeline.frames import (
     SOURCE,
     ColumnSource,
@@ -32,6 +40,7 @@ from penstock.pipeline.frames import (
     metadata,
     quoted,
 )
+from penstock.pipeline.shared_columns import OF, SharedColumns
 from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -126,6 +135,44 @@ def publishers(verified: VerifiedType, policy: PipelinePolicy) -> Publishers:
     return found
 
 
+def admit_shared(events: DataFrame, types: Sequence[VerifiedType], policy: PipelinePolicy) -> Admitted:
+    """Admit transit events of many versions, by their `@type`; those of other versions are left out.
+
+    Attributes share columns: rights that differ only in the type that they are about are one shape. `@type` is a column
+    of both parts. Raises `MalformedError` as `admit`.
+    """
+    known = {str(one.event_type.name): one for one in types}
+    shared = SharedColumns.of(one.event_type for one in types)
+    allowed = {
+        f"{number} {publisher}": (renamed_publishing(shape, shared.own(event_type)), values)
+        for number, event_type in enumerate(shared.types)
+        for publisher, (shape, values) in publishers(known[str(event_type.name)], policy).items()
+    }
+    gathered, environment = in_environment(shared.gather(events), policy)
+    judging = Judging(shared.event_type(), {}, environment)
+    who = F.concat_ws(" ", quoted(OF).cast("string"), quoted(SOURCE))
+    frame, reason, final = judging.judge(gathered, allowed, who)
+    told = [quoted(TYPE), *metadata()]
+    values = [value.alias(column) for column, value in zip(shared.kinds, final, strict=True)]
+    judged = frame.select(*told, quoted(OF), reason.alias(REASON), *values)
+    attributes = shared.spread(OF, shared.types, shared.types)
+    good = keep_here(judged, quoted(REASON).isNull(), [*told, *attributes])
+    return Admitted(good, keep_here(judged, quoted(REASON).isNotNull(), [*told, quoted(REASON)]))
+
+
+def renamed_publishing(shape: PublishingShape, names: Mapping[str, str]) -> PublishingShape:
+    """Return a shape whose attributes have other names; one without a name is null."""
+    branches = tuple(
+        replace(
+            branch,
+            shape=renamed_branch(branch.shape, names),
+            forced=tuple((names[attribute], parameter) for attribute, parameter in branch.forced),
+        )
+        for branch in shape.branches
+    )
+    return replace(shape, branches=branches)
+
+
 class Judging:
     """Decide for events of one version why they are refused, or with which values they are admitted."""
 
@@ -141,14 +188,19 @@ class Judging:
         """Return the number of attributes of an event."""
         return len(self._stated)
 
-    def judge(self, events: DataFrame, allowed: Publishers) -> tuple[DataFrame, Column, list[Column]]:
-        """Return a frame of the events, with the reason of each, null if it is admitted, and its values."""
+    def judge(
+        self, events: DataFrame, allowed: Publishers, who: Column | None = None
+    ) -> tuple[DataFrame, Column, list[Column]]:
+        """Return a frame of the events, with the reason of each, null if it is admitted, and its values.
+
+        `who` says for each event under which name its publisher stands among those allowed (default: its source).
+        """
         shapes: dict[PublishingShape, list[tuple[str, tuple[Value, ...]]]] = {}
         for publisher, (shape, values) in allowed.items():
             shapes.setdefault(shape, []).append((publisher, values))
         slots = Slots("@s")
         known = [slots.take(shape.kinds) for shape in shapes]
-        frame = self._join(events, slots, shapes)
+        frame = self._join(events, quoted(SOURCE) if who is None else who, slots, shapes)
         reasons: dict[int, Column] = {}
         finals: dict[int, Mapping[str, Column]] = {}
         for number, (shape, parameters) in enumerate(zip(shapes, known, strict=True)):
@@ -161,7 +213,10 @@ class Judging:
 
     @staticmethod
     def _join(
-        frame: DataFrame, slots: Slots, shapes: Mapping[PublishingShape, Sequence[tuple[str, tuple[Value, ...]]]]
+        frame: DataFrame,
+        who: Column,
+        slots: Slots,
+        shapes: Mapping[PublishingShape, Sequence[tuple[str, tuple[Value, ...]]]],
     ) -> DataFrame:
         """Put the shape of each event's publisher beside it, and its constants."""
         kinds = {_PUBLISHER: Kind.STRING, _SHAPE: Kind.INTEGER, **slots.kinds}
@@ -171,7 +226,7 @@ class Judging:
             for publisher, values in members
         ]
         constants = F.broadcast(table(frame.sparkSession, kinds, rows))
-        return frame.join(constants, quoted(SOURCE) == quoted(_PUBLISHER), "left")
+        return frame.join(constants, who == quoted(_PUBLISHER), "left")
 
     def _publish(
         self, frame: DataFrame, number: int, shape: PublishingShape, parameters: Mapping[str, ColumnSource]

@@ -9,9 +9,10 @@ Constants of a policy are data of broadcast tables. In an expression they would 
 logs. Only the filter that is pushed down to the files contains some, unless the policy hides them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from math import isfinite
 from typing import Final, TypeAlias
@@ -35,6 +36,7 @@ from penstock.pipeline.enforce.programs import (
     equality,
     programs_of,
     shape_of,
+    shared_shape,
     span,
     table,
     unfiltered,
@@ -43,6 +45,7 @@ from penstock.pipeline.enforce.pushdown import filter_column, necessary_for
 from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep_here
 from penstock.pipeline.frames import ID, SOURCE, TIME, ColumnSource, choice, metadata, micros, quoted, transit_sources
 from penstock.pipeline.ingest.event_frames import TYPE
+from penstock.pipeline.shared_columns import OF, SharedColumns, are_many, parts_in
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Keys by which events find rows of a table of constants: a value, or the bin of a range that it lies in.
@@ -129,7 +132,7 @@ def _number(value: Value) -> float:
 
 
 QUESTION: Final = "@question"
-_SLOT, _ENTRY, _KEY, _OF = "@slot", "@entry", "@key", "@of"
+_SLOT, _ENTRY, _KEY, _OF, _VERSION = "@slot", "@entry", "@key", "@slot of", "@version"
 _FEW: Final = 4
 """Questions of one form that are cheaper as expressions than as a join."""
 _SOME: Final = 16
@@ -138,6 +141,8 @@ _SOME: Final = 16
 Words: TypeAlias = Sequence[Column]
 Relevant: TypeAlias = Callable[[Sequence[Words]], Column]
 """Says from the words of all parts of a question whether its answer is wanted."""
+Shaping: TypeAlias = Callable[[Program], tuple[Shape, tuple[Value, ...]]]
+"""Returns the shape of a program and its constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +211,12 @@ class Finder:
     something: an answer, or a key to look up.
     """
 
-    def __init__(self, events: DataFrame, viewer: Viewer, relevant: Relevant, *, parts: int = 1) -> None:
+    def __init__(
+        self, events: DataFrame, viewer: Viewer, relevant: Relevant, *, parts: int = 1, shape: Shaping | None = None
+    ) -> None:
         self._events = events
         self._kinds = {name: source.kind for name, source in viewer.sources.items()}
+        self._shape = shape or (lambda program: shape_of(program, self._kinds))
         self._viewer = viewer
         self._relevant = relevant
         self._constants = OneRow("@i")
@@ -240,7 +248,7 @@ class Finder:
     ) -> dict[_Form, list[tuple[SearchQuestion, tuple[Value, ...]]]]:
         found: dict[_Form, list[tuple[SearchQuestion, tuple[Value, ...]]]] = {}
         for question in questions:
-            made = [[self._erased(*shape_of(program, self._kinds)) for program in part] for part in question.parts]
+            made = [[self._erased(*self._shape(program)) for program in part] for part in question.parts]
             form, values = _joined(made)
             found.setdefault(form, []).append((question, values))
         return found
@@ -255,7 +263,7 @@ class Finder:
         return replace(shape, branches=branches, kinds=constants.kinds), tuple(constants.values)
 
     def _inline(self, question: SearchQuestion) -> _Inline:
-        form, values = _joined([[shape_of(program, self._kinds) for program in part] for part in question.parts])
+        form, values = _joined([[self._shape(program) for program in part] for part in question.parts])
         return _Inline(question, form, self._constants.parameters(Constants(list(values))))
 
     def _probe(self, form: _Form, members: Members) -> _Probe | None:
@@ -449,11 +457,15 @@ class ByType:
         guard = self._asked.setdefault(meant, f"@of {len(self._asked)}")
         return replace(branch, only=None, guards=branch.guards | {guard})
 
-    def guards(self) -> dict[str, Column]:
-        """Return the columns of what was asked; where no event says of which type it is, none holds."""
+    def guards(self, *, least: int = 1) -> dict[str, Column]:
+        """Return the columns of what was asked of so many types; where no event says its type, none holds."""
         if not self._told:
             return {}
-        return {name: quoted(TYPE).isin(*sorted(meant)) for meant, name in self._asked.items() if meant}
+        return {name: quoted(TYPE).isin(*sorted(meant)) for meant, name in self._asked.items() if len(meant) >= least}
+
+    def numbers(self, of: Mapping[str, int]) -> dict[str, list[int]]:
+        """Return what was asked, by the numbers of the types."""
+        return {guard: sorted(of[name] for name in meant) for meant, guard in self._asked.items()}
 
 
 def _is_about(branch: Branch, reader: EventType, event_type: EventType) -> bool:
@@ -492,9 +504,32 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
     Unless the policy hides its constants, what all that is shown has in common is pushed down to the files. Raises
     `SelectorError` for a filter that does not fit, and `MalformedError` (`pipeline.unknown-subscriber`).
     """
-    told = TYPE in events.columns
-    events = events.where(is_known(types)) if told else events
-    by_type = ByType(types, told=told)
+    asked, names = _programs(policy, own_filters=own_filters, reader=reader)
+    return _delivered(events, types, policy, asked=asked, names=names, guards=guards or {}, facts=facts)
+
+
+def deliver_parts(  # noqa: PLR0913  # as `deliver`
+    events: DataFrame,
+    types: Sequence[EventType],
+    policy: PipelinePolicy,
+    *,
+    own_filters: bool = True,
+    reader: str | None = None,
+    there: Collection[str] | None = None,
+) -> list[Delivered]:
+    """Deliver as `deliver`, with the rows of many types in parts that have only their own columns.
+
+    Parts have the same programs. Types that are not `there` have no part (default: all are). Raises as `deliver`.
+    """
+    asked, names = _programs(policy, own_filters=own_filters, reader=reader)
+    parts = parts_in(types, there) if are_many(types) else [tuple(types)]
+    return [_delivered(events, part, policy, asked=asked, names=names, guards={}, facts=None) for part in parts]
+
+
+def _programs(
+    policy: PipelinePolicy, *, own_filters: bool, reader: str | None
+) -> tuple[tuple[Program, ...], Sequence[str]]:
+    """Return the programs of a policy, or of one reader, and who asked for them."""
     asked = programs_of(policy)
     names = [one.name for one in policy.subscribers]
     if reader is not None:
@@ -502,18 +537,78 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
             raise no_view(reader, names, ())
         names = [reader]
         asked = tuple(replace(program, readers=(reader,)) for program in asked if reader in program.readers)
-    programs = tuple(by_type.program(program) for program in (asked if own_filters else unfiltered(asked)))
+    return asked if own_filters else unfiltered(asked), names
+
+
+def _delivered(  # noqa: PLR0913  # all that `deliver` was given
+    events: DataFrame,
+    types: Sequence[EventType],
+    policy: PipelinePolicy,
+    *,
+    asked: Sequence[Program],
+    names: Sequence[str],
+    guards: Mapping[str, Column],
+    facts: Mapping[str, ColumnSource] | None,
+) -> Delivered:
+    told = TYPE in events.columns
+    events = events.where(is_known(types)) if told else events
+    by_type = ByType(types, told=told)
+    programs = tuple(by_type.program(program) for program in asked)
     sources = transit_sources(types)
     events = prefiltered(events, programs, sources, policy)
+    kinds = {name: source.kind for name, source in sources.items()}
+    shared, shape, least, concerned = None, None, 1, programs
+    if told and are_many(types):
+        shared, least = SharedColumns.of(types, _apart(asked, types)), 2
+        about = by_type.numbers(shared.numbers)
+        concerned = tuple(program for program in programs if _concerns(program, about))
+        shape = partial(shared_shape, kinds=kinds, shared=shared, about=about)
+        events = shared.gather(events)
+        sources = {OF: ColumnSource(quoted(OF), Kind.INTEGER)}
+        sources |= {str(column): ColumnSource(quoted(column), kind) for column, kind in shared.kinds.items()}
     events, environment = in_environment(events, policy, facts)
-    viewer = Viewer(sources, environment, {**(guards or {}), **by_type.guards()})
-    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0)
-    found = finder.find(SearchQuestion(program.number, ((program,),)) for program in programs)
+    viewer = Viewer(sources, environment, {**guards, **by_type.guards(least=least)})
+    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape)
+    found = finder.find(SearchQuestion(program.number, ((program,),)) for program in concerned)
     view = [quoted(name) for part in finder.words() for name in part]
-    masked = [viewer.value(name, view).alias(name) for name in sources]
+    masked = [viewer.value(name, view).alias(name) for name in sources if name != OF]
     reading = {name for program in programs for name in program.readers}
     without = tuple(name for name in names if name not in reading)
     hidden = [program.number for program in programs if SOURCE not in program.metadata]
     source = quoted(SOURCE) if not hidden else F.when(~quoted(QUESTION).isin(*hidden), quoted(SOURCE))
     told_of = [quoted(ID), quoted(TIME), source.alias(SOURCE)]
-    return Delivered(found.select(quoted(QUESTION).alias(PROGRAM), *told_of, *masked), programs, without)
+    rows = found.select(quoted(QUESTION).alias(PROGRAM), *told_of, *masked)
+    if shared is not None:
+        rows = _in_own_columns(rows, shared, concerned, types)
+    return Delivered(rows, programs, without)
+
+
+def _concerns(program: Program, about: Mapping[str, Sequence[int]]) -> bool:
+    """Return whether a program is about any of the types."""
+    return any(all(about.get(guard, True) for guard in branch.guards) for branch in program.restriction.branches)
+
+
+def _apart(programs: Iterable[Program], types: Sequence[EventType]) -> Iterator[frozenset[str]]:
+    """Yield what must not share columns: attributes that a program names or shows, and those of events it is about."""
+    asked = {(one.event_type, _named(one)) for one in programs}
+    for reader, named in asked:
+        for event_type in types:
+            if reader.key in (event_type.key, *event_type.ancestors):
+                yield frozenset({*named, *reader.by_id, *event_type.by_id})
+
+
+def _named(program: Program) -> frozenset[str]:
+    """Return the ids of the attributes that a program's rights compare."""
+    return frozenset(name for branch in program.restriction.branches for name in branch.holds_where().attributes)
+
+
+def _in_own_columns(
+    rows: DataFrame, shared: SharedColumns, programs: Sequence[Program], types: Sequence[EventType]
+) -> DataFrame:
+    """Return rows with a column for each attribute, which the reader's version has."""
+    versions = list(dict.fromkeys(program.event_type for program in programs))
+    numbers = {version: number for number, version in enumerate(versions)}
+    read = [(program.number, numbers[program.event_type]) for program in programs]
+    known = F.broadcast(table(rows.sparkSession, {_OF: Kind.INTEGER, _VERSION: Kind.INTEGER}, read))
+    attributes = shared.spread(_VERSION, versions, types)
+    return rows.join(known, quoted(PROGRAM) == quoted(_OF)).select(quoted(PROGRAM), *metadata(), *attributes)

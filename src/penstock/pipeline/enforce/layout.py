@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
@@ -68,34 +68,43 @@ def write_views(
     Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
     twice).
     """
-    manifest = store_rows(delivered, path, layout=layout, revision=revision, batch=batch)
+    manifest = store_rows([delivered], path, layout=layout, revision=revision, batch=batch)
     commit(delivered.rows.sparkSession, path, batch, manifest.as_dict())
     return manifest
 
 
 def store_rows(
-    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+    parts: Sequence[Delivered], path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
 ) -> Manifest:
-    """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`."""
+    """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`.
+
+    Parts have rows of the same programs, with columns of their own. Folders for each reader are written from one.
+    """
+    delivered = parts[0]
     chosen = layout_named(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
     manifest = Manifest(chosen, revision, reader_views(delivered.programs), many, delivered.without_rights)
     withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
-        _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
+        for part in parts:
+            _write_rows(part, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many, first=part is delivered)
     else:
+        (delivered,) = parts
         _write_folders(delivered, f"{path}/{VIEWS}", batch, revision)
     return manifest
 
 
-def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
+def _write_rows(delivered: Delivered, path: str, *, in_order: bool, first: bool) -> None:
+    def writing(rows: DataFrame) -> DataFrameWriter:
+        return replacing(rows) if first else rows.write.mode("append")
+
     if in_order:
         # Sorted within each file, so that a reader skips the pages of others.
-        replacing(delivered.rows.sortWithinPartitions(PROGRAM)).parquet(path)
+        writing(delivered.rows.sortWithinPartitions(PROGRAM)).parquet(path)
         return
     # A file open for each program costs less than sorting all rows by program.
     with _writers(delivered.rows.sparkSession, max(1, len(delivered.programs))):
-        replacing(delivered.rows).partitionBy(PROGRAM).parquet(path)
+        writing(delivered.rows).partitionBy(PROGRAM).parquet(path)
 
 
 def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -> None:

@@ -7,7 +7,7 @@ that is joined, and never into expressions, of which Spark can bear some dozens 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -24,6 +24,8 @@ from penstock.pipeline.enforce.policy import answered as answered
 from penstock.pipeline.enforce.policy import programs_of as programs_of
 from penstock.pipeline.enforce.policy import unfiltered as unfiltered
 from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, literal, micros, quoted
+from penstock.pipeline.shared_columns import OF, SharedColumns
+from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
 from penstock.selector.ast import (
     And,
@@ -42,8 +44,10 @@ from penstock.selector.ast import (
     Not,
     Or,
     Term,
+    map_attributes,
 )
 
+_NULL: Final = Literal(None, None)
 _EXACT: Final = 2**53
 """Up to here every whole number is a real one."""
 
@@ -178,6 +182,62 @@ def shape_branch(branch: Branch, where: Selector, constants: Constants, kinds: K
     )
 
 
+def renamed_branch(branch: ShapeBranch, names: Mapping[str, str]) -> ShapeBranch:
+    """Return a branch whose attributes have other names; one without a name is null, and not shown."""
+    attributes = branch.attributes
+    return replace(
+        branch,
+        attributes=None if attributes is None else frozenset(names[name] for name in attributes if name in names),
+        where=renamed_condition(branch.where, names),
+    )
+
+
+def renamed_condition(node: Condition, names: Mapping[str, str]) -> Condition:
+    """Return a condition whose attributes have other names; one without a name is null. Parameters keep theirs."""
+
+    def change(attribute: AttributeReference) -> Term:
+        name = attribute.name
+        return attribute if name.startswith("@p") else AttributeReference(names[name]) if name in names else _NULL
+
+    # A condition stays one.
+    return map_attributes(node, change)  # type: ignore[return-value]
+
+
+def shared_shape(
+    program: Program, kinds: Kinds, shared: SharedColumns, about: Mapping[str, Sequence[int]]
+) -> tuple[Shape, tuple[Value, ...]]:
+    """Return the shape of a program over shared columns, and its constants; `kinds` is by attribute id.
+
+    `about` has the numbers of the types that a branch with a guard is about. One type is a constant; so programs of
+    many types have one shape. A branch about no type is left out.
+    """
+    shape, values = shape_of(program, kinds)
+    own, constants = shared.own(program.event_type), Constants(list(values))
+    branches = []
+    for branch in shape.branches:
+        types = [about[guard] for guard in branch.guards if guard in about]
+        if not all(types):
+            continue
+        parts = _conjuncts(renamed_condition(branch.where, shared.columns))
+        single = [guard for guard in branch.guards if len(about.get(guard, ())) == 1]
+        for guard in single:
+            number = AttributeReference(constants.name(about[guard][0]))
+            parts = (Compare(ComparisonOperator.EQ, AttributeReference(OF), number), *parts)
+        parts = tuple(part for part in parts if part != TRUE.root) or (TRUE.root,)
+        made = replace(
+            branch,
+            attributes=frozenset(str(column) for name, column in own.items() if branch.shows(name)),
+            where=parts[0] if len(parts) == 1 else And(parts),
+            guards=branch.guards.difference(single),
+        )
+        branches.append(made)
+    bounded = {own[a.id]: a.spec for a in program.event_type.attributes if a.id in own and a.spec.domain is not None}
+    names = {a.name: str(own[a.id]) for a in program.event_type.attributes if a.id in own}
+    selector = renamed_condition(shape.selector, names)
+    made_of = Shape(shared.event_type(bounded), tuple(branches), selector, constants.kinds)
+    return made_of, tuple(constants.values)
+
+
 def equality(shapes: Sequence[Shape], sources: Kinds) -> tuple[str, tuple[int, ...]] | None:
     """Return an attribute that every branch of some shapes compares with a constant, and the parameters' numbers.
 
@@ -196,7 +256,8 @@ def equality(shapes: Sequence[Shape], sources: Kinds) -> tuple[str, tuple[int, .
                     if sources.get(name) is shape.kinds[number]:
                         keys.setdefault(name, start + number)
         found.append(keys)
-    shared = sorted(set.intersection(*(set(keys) for keys in found))) if found else []
+    # By the type of events only if there is nothing else: more programs have that in common.
+    shared = sorted(set.intersection(*(set(keys) for keys in found)), key=lambda one: (one == OF, one)) if found else []
     return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
 
 

@@ -4,7 +4,7 @@ Nothing here filters, joins or multiplies rows: as many rows come out as records
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -36,8 +36,12 @@ from penstock.pipeline.frames import (
 from penstock.pipeline.ingest.csv_columns import CsvTable
 from penstock.pipeline.ingest.mapping import BoundMapping
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
+from penstock.pipeline.shared_columns import OF
 
-_PROBLEM: Final = "@problem"
+NAME, RANK, LACKS = "@name", "@rank", "@lacks"
+"""What a table says of a version: the name and the place of the attribute in each shared column, and what it lacks."""
+UNKNOWN_ATTRIBUTE: Final = "ingest.unknown-attribute"
+_PROBLEM, _FAULT = "@problem", "@fault"
 _PLACED: Final = (
     *(StructField(name, StringType()) for name in (REASON, WORDS, FILE)),
     StructField(POSITION, LongType()),
@@ -74,6 +78,10 @@ class CheckedRecords:
     problems: Sequence[RecordProblem]
     versions: Sequence[Version]
     content: Sequence[RecordProblem] = ()
+    #: the values in shared columns, if the versions have these
+    shared: Mapping[str, Converted] = field(default_factory=dict)
+    #: whether a record has an attribute that its version lacks, if the versions share columns
+    lacking: Column | None = None
 
 
 def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
@@ -82,7 +90,7 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
     The attributes stand under their ids, as in transit. Raises `MalformedError` (`ingest.types`) when two types have
     the same attribute with different kinds, or a type stands twice.
     """
-    kinds = _kinds(version.event_type for version in checked.versions)
+    kinds = kinds_of(version.event_type for version in checked.versions)
     known = quoted(TYPE)
     # (1) Each value as a column.
     values: list[Column] = []
@@ -100,7 +108,65 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
             wrong.extend(_only(own, problem) for problem in converted.problems(value))
             before = merged.get(attribute.id)
             merged[attribute.id] = F.when(own, value) if before is None else before.when(own, value)
-    typed = checked.frame.select(
+    # (2) The first thing that is wrong, as a number.
+    judged = _typed(checked, values).select("*", _first(wrong).alias(_PROBLEM))
+    # (3) What it means. A bad record has no values.
+    good = quoted(_PROBLEM).isNull()
+    return judged.select(
+        *_reason(wrong),
+        *map(quoted, (FILE, POSITION, ORIGINAL)),
+        literal(at, Kind.TIMESTAMP).alias(INGESTED),
+        known,
+        *(F.when(good, quoted(name)).alias(name) for name in METADATA),
+        *(F.when(good, merged.get(id_, literal(None, kind))).alias(str(id_)) for id_, kind in kinds.items()),
+    )
+
+
+def tag_shared(checked: CheckedRecords, at: datetime) -> DataFrame:
+    """Return the same of versions that share columns: these, and `@of`, are in the place of the attributes.
+
+    Of several attributes with problems, the first of the version counts, as it does for `tag`.
+    """
+    # (1) Each value as a column.
+    typed = _typed(checked, [one.value.alias(column) for column, one in checked.shared.items()])
+    # (2) The first thing that is wrong: as a number, or in the attribute that comes first.
+    lacking = [] if checked.lacking is None else [RecordProblem(checked.lacking, UNKNOWN_ATTRIBUTE, "")]
+    wrong = [*checked.problems, *metadata_problems(checked), *lacking]
+    none = F.lit(None).cast("struct<rank: int, code: string, words: string>")
+    faults = [
+        F.when(problem.where, _fault(column, number, problem))
+        for column, one in checked.shared.items()
+        for number, problem in enumerate(one.problems(quoted(column)))
+    ]
+    judged = typed.select("*", _first(wrong).alias(_PROBLEM), F.least(none, none, *faults).alias(_FAULT))
+    # (3) What it means. A bad record has no values.
+    good = quoted(_PROBLEM).isNull() & quoted(_FAULT).isNull()
+    code, words = _reason(wrong)
+    lacks = F.when(quoted(_PROBLEM) == len(wrong) - 1, quoted(LACKS)) if lacking else F.lit(None)
+    fault = quoted(_FAULT)
+    return judged.select(
+        F.coalesce(code, fault.getField("code")).alias(REASON),
+        F.coalesce(lacks, words, fault.getField("words")).alias(WORDS),
+        *map(quoted, (FILE, POSITION, ORIGINAL)),
+        literal(at, Kind.TIMESTAMP).alias(INGESTED),
+        quoted(TYPE),
+        quoted(OF),
+        *(F.when(good, quoted(name)).alias(name) for name in (*METADATA, *checked.shared)),
+    )
+
+
+_PROBLEMS_OF_ONE: Final = 8
+"""More problems than one attribute can have."""
+
+
+def _fault(column: str, number: int, problem: RecordProblem) -> Column:
+    rank = quoted(f"{RANK} {column}") * F.lit(_PROBLEMS_OF_ONE) + F.lit(number)
+    words = F.concat(F.lit("attribute `"), quoted(f"{NAME} {column}"), F.lit(f"`{problem.words}"))
+    return F.struct(rank.alias("rank"), F.lit(problem.code).alias("code"), words.alias("words"))
+
+
+def _typed(checked: CheckedRecords, values: Iterable[Column]) -> DataFrame:
+    return checked.frame.select(
         "*",
         checked.type.alias(TYPE),
         checked.id.alias(ID),
@@ -108,27 +174,22 @@ def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
         checked.source.alias(SOURCE),
         *values,
     )
-    # (2) The first thing that is wrong, as a number.
+
+
+def _first(wrong: Sequence[RecordProblem]) -> Column:
+    """Return the number of the first problem of a record."""
     number = F.lit(None).cast("int")
     if wrong:
         number = F.when(wrong[0].where, F.lit(0))
         for position, problem in enumerate(wrong[1:], start=1):
             number = number.when(problem.where, F.lit(position))
-    judged = typed.select("*", number.alias(_PROBLEM))
-    # (3) What it means. A bad record has no values.
-    good = quoted(_PROBLEM).isNull()
+    return number
+
+
+def _reason(wrong: Sequence[RecordProblem]) -> tuple[Column, Column]:
+    """Return code and words of the problem whose number a record has."""
     codes, words = (F.array(*map(F.lit, texts)) for texts in ([p.code for p in wrong], [p.words for p in wrong]))
-    return judged.select(
-        F.get(codes, quoted(_PROBLEM)).alias(REASON),
-        F.get(words, quoted(_PROBLEM)).alias(WORDS),
-        quoted(FILE),
-        quoted(POSITION),
-        quoted(ORIGINAL),
-        literal(at, Kind.TIMESTAMP).alias(INGESTED),
-        known,
-        *(F.when(good, quoted(name)).alias(name) for name in METADATA),
-        *(F.when(good, merged.get(id_, literal(None, kind))).alias(str(id_)) for id_, kind in kinds.items()),
-    )
+    return F.get(codes, quoted(_PROBLEM)).alias(REASON), F.get(words, quoted(_PROBLEM)).alias(WORDS)
 
 
 def tag_csv(files: DataFrame, bound: BoundMapping, at: datetime) -> DataFrame:
@@ -170,7 +231,8 @@ def _only(own: Column, problem: RecordProblem) -> RecordProblem:
     return RecordProblem(own & problem.where, problem.code, problem.words)
 
 
-def _kinds(types: Iterable[EventType]) -> dict[AttributeId, Kind]:
+def kinds_of(types: Iterable[EventType]) -> dict[AttributeId, Kind]:
+    """Return the kind of each attribute. Raises `MalformedError` (`ingest.types`, `pipeline.case`)."""
     known = list(types)
     names = [event_type.name for event_type in known]
     if len(set(names)) != len(names):

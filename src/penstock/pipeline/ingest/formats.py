@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -29,9 +30,17 @@ from pyspark.sql.types import (
 
 from penstock.errors import LimitError, MalformedError, did_you_mean
 from penstock.model.types import EventType
-from penstock.model.values import AttributeSpec, Kind
-from penstock.pipeline.frames import literal, quoted
-from penstock.pipeline.ingest.event_frames import CheckedRecords, Version
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Value
+from penstock.pipeline.frames import literal, micros, quoted
+from penstock.pipeline.ingest.event_frames import (
+    LACKS,
+    NAME,
+    RANK,
+    TYPE,
+    UNKNOWN_ATTRIBUTE,
+    CheckedRecords,
+    Version,
+)
 from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, Origin
 from penstock.pipeline.ingest.records import (
     FILE,
@@ -46,9 +55,11 @@ from penstock.pipeline.ingest.records import (
     from_text,
     given,
     line_text,
+    outside,
 )
 from penstock.pipeline.limits import TABLE_FILES
 from penstock.pipeline.outputs import reading
+from penstock.pipeline.shared_columns import OF, SharedColumns
 
 # ----------------------------------------------------------------------------------------------------------------------
 # CloudEvents 1.0 in structured JSON, one a line, as typed events.
@@ -73,11 +84,93 @@ _ESCAPES: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\
 _HALF: Final = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
 _LINE, _OUTER, _DATA = "@line", "@outer", "@data"
+_NAMED, _NAMED_TYPE, _LOW, _HIGH, _MEMBERS_OF = "@named", "@named type", "@low", "@high", "@members"
+_DOMAINS: Final[Mapping[Kind, pa.DataType]] = {
+    Kind.STRING: pa.string(),
+    Kind.INTEGER: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.TIMESTAMP: pa.int64(),
+}
+"""The types in which the ends and members of domains are in tables."""
 
 
 def check_envelopes(records: DataFrame, types: Iterable[EventType]) -> CheckedRecords:
     """Check records against the versions that they name."""
     versions = list(types)
+    names = dict.fromkeys(name for event_type in versions for name in event_type.by_name)
+    parsed = _members(records).select("*", *_read(_DATA, {f"data.{name}": F.lit(name) for name in names}))
+    return _checked(parsed, _type(versions), versions=[_version(event_type) for event_type in versions])
+
+
+def check_shared(records: DataFrame, shared: SharedColumns) -> CheckedRecords:
+    """Check records against the versions that they name, whose attributes share columns.
+
+    What is asked of a version, and of the attribute that it has in each column, is in a table that a record finds by
+    its type. So one expression asks it of all versions.
+    """
+    members = _members(records)
+    known = F.broadcast(records.sparkSession.createDataFrame(_asked(shared)))
+    typed = members.join(known, _string("type") == quoted(_NAMED), "left").withColumnRenamed(TYPE, _NAMED_TYPE)
+    names = {f"data.{column}": quoted(f"{NAME} {column}") for column in shared.kinds}
+    parsed = typed.select("*", *_read(_DATA, names))
+    unknown = F.size(F.array_except(F.map_keys(quoted(_DATA)), F.array(*names.values()))) > 0
+    return _checked(
+        parsed,
+        quoted(_NAMED_TYPE),
+        shared={column: _shared_value(column, kind, parsed.columns) for column, kind in shared.kinds.items()},
+        lacking=unknown,
+    )
+
+
+def _asked(shared: SharedColumns) -> pa.Table:
+    """Return what is asked of each version, by every text that names it: a row for each."""
+    rows: list[dict[str, object]] = []
+    fields = {_NAMED: pa.string(), TYPE: pa.string(), OF: pa.int64(), LACKS: pa.string()}
+    for column in shared.kinds:
+        fields |= {f"{NAME} {column}": pa.string(), f"{RANK} {column}": pa.int32()}
+    for number, event_type in enumerate(shared.types):
+        own = shared.own(event_type)
+        row: dict[str, object] = {TYPE: str(event_type.name), OF: number, LACKS: _lacks(event_type)}
+        for rank, attribute in enumerate(event_type.attributes):
+            column, domain = own[attribute.id], attribute.spec.domain
+            row |= {f"{NAME} {column}": attribute.name, f"{RANK} {column}": rank}
+            if domain is None:
+                continue
+            # Times are numbers here: on its way Spark would shift a timestamp by the session's zone.
+            stored = _DOMAINS[attribute.spec.kind]
+            if isinstance(domain, Enumerated):
+                row[f"{_MEMBERS_OF} {column}"] = [_plain(value) for value in domain.values]
+            else:
+                row |= {f"{_LOW} {column}": _plain(domain.low), f"{_HIGH} {column}": _plain(domain.high)}
+            fields |= {f"{_MEMBERS_OF} {column}": pa.list_(stored)}
+            fields |= {f"{end} {column}": stored for end in (_LOW, _HIGH)}
+        rows += [{_NAMED: text, **row} for text in _texts(event_type)]
+    return pa.table({name: pa.array([row.get(name) for row in rows], type=kind) for name, kind in fields.items()})
+
+
+def _plain(value: Value) -> object:
+    return micros(value) if isinstance(value, datetime) else value
+
+
+def _shared_value(column: str, kind: Kind, known: Sequence[str]) -> Converted:
+    """Return what a record has in a shared column. Its problems lack the attribute's name."""
+    read = from_json("", AttributeSpec(kind), _shape(f"data.{column}"), _text(f"data.{column}"))
+    if f"{_LOW} {column}" not in known:
+        return read
+    low, high, members = (quoted(f"{what} {column}") for what in (_LOW, _HIGH, _MEMBERS_OF))
+
+    def problems(found: Column) -> list[RecordProblem]:
+        value = F.unix_micros(found) if kind is Kind.TIMESTAMP else found
+        # Each is null where a domain has none.
+        domains = [(low <= value) & (value <= high), F.array_contains(members, value)]
+        return [*read.problems(found), *(outside("", inside) for inside in domains)]
+
+    return Converted(read.value, problems)
+
+
+def _members(records: DataFrame) -> DataFrame:
+    """Return records with the members of their envelopes, and those of their data in a map."""
     place = [quoted(name) for name in PLACE]
     # (1) The line as text, null if it is none.
     line = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
@@ -91,31 +184,41 @@ def check_envelopes(records: DataFrame, types: Iterable[EventType]) -> CheckedRe
     # (3) The members of the envelope, and those of its data.
     data = F.try_variant_get(F.try_element_at(quoted(_OUTER), F.lit("data")), "$", _MAP)
     found = quoted(_OUTER).isNotNull()
-    members = outer.select(*place, text, found.alias(_OUTER), data.alias(_DATA), *_read(_OUTER, "", _MEMBERS))
-    names = list(dict.fromkeys(name for event_type in versions for name in event_type.by_name))
-    parsed = members.select("*", *_read(_DATA, "data.", names))
+    own = _read(_OUTER, {name: F.lit(name) for name in _MEMBERS})
+    return outer.select(*place, text, found.alias(_OUTER), data.alias(_DATA), *own)
+
+
+def _checked(
+    parsed: DataFrame,
+    type_: Column,
+    versions: Sequence[Version] = (),
+    shared: Mapping[str, Converted] | None = None,
+    lacking: Column | None = None,
+) -> CheckedRecords:
     content = _string("datacontenttype")
     json = (_shape("datacontenttype") == "VOID") | content.rlike(_JSON)
     no_data = quoted(_DATA).isNull() | ~_shape("data").startswith("OBJECT") | ~F.coalesce(json, F.lit(False))
     return CheckedRecords(
         parsed,
-        type=_type(versions),
+        type=type_,
         id=_string("id"),
         time=from_json("time", _MOMENT, _shape("time"), _text("time")),
         source=_string("source"),
         problems=_line_problems(),
-        versions=[_version(event_type) for event_type in versions],
+        versions=versions,
         content=[RecordProblem(no_data, "ingest.data", "`data` is not a JSON object")],
+        shared=shared or {},
+        lacking=lacking,
     )
 
 
-def _read(object_: str, prefix: str, names: Iterable[str]) -> list[Column]:
-    """Return shape and text of some members of an object; a member that is absent is a null."""
+def _read(object_: str, names: Mapping[str, Column]) -> list[Column]:
+    """Return shape and text of some members of an object, by their names in it; an absent member is a null."""
     columns = []
-    for name in names:
-        value = F.try_element_at(quoted(object_), F.lit(name))
-        columns.append(F.coalesce(F.schema_of_variant(value), F.lit("VOID")).alias(f"@shape {prefix}{name}"))
-        columns.append(F.try_variant_get(value, "$", "string").alias(f"@text {prefix}{name}"))
+    for column, name in names.items():
+        value = F.try_element_at(quoted(object_), name)
+        columns.append(F.coalesce(F.schema_of_variant(value), F.lit("VOID")).alias(f"@shape {column}"))
+        columns.append(F.try_variant_get(value, "$", "string").alias(f"@text {column}"))
     return columns
 
 
@@ -135,10 +238,19 @@ def _type(versions: Iterable[EventType]) -> Column:
     # One list of cases: of a thousand types, each within the next, Spark could not plan the expression.
     found = F.when(F.lit(False), F.lit(""))
     for event_type in versions:
-        name = event_type.name
-        texts = [str(name), str(name.key)] if name.version == "0" else [str(name)]
-        found = found.when(_string("type").isin(*texts), F.lit(str(name)))
+        found = found.when(_string("type").isin(*_texts(event_type)), F.lit(str(event_type.name)))
     return found
+
+
+def _texts(event_type: EventType) -> list[str]:
+    """Return the texts that name a version."""
+    name = event_type.name
+    return [str(name), str(name.key)] if name.version == "0" else [str(name)]
+
+
+def _lacks(event_type: EventType) -> str:
+    name = event_type.name
+    return f"`data` has an attribute that `{name.name}` version {name.version} lacks"
 
 
 def _line_problems() -> list[RecordProblem]:
@@ -165,15 +277,13 @@ def _repeated(text: Column) -> Column:
 
 
 def _version(event_type: EventType) -> Version:
-    name = event_type.name
     known = F.array(*map(F.lit, event_type.by_name)) if event_type.by_name else F.array().cast("array<string>")
     unknown = F.size(F.array_except(F.map_keys(quoted(_DATA)), known)) > 0
     values = {
         a.name: from_json(f"attribute `{a.name}`", a.spec, _shape(f"data.{a.name}"), _text(f"data.{a.name}"))
         for a in event_type.attributes
     }
-    words = f"`data` has an attribute that `{name.name}` version {name.version} lacks"
-    return Version(event_type, values, [RecordProblem(unknown, "ingest.unknown-attribute", words)])
+    return Version(event_type, values, [RecordProblem(unknown, UNKNOWN_ATTRIBUTE, _lacks(event_type))])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -19,20 +19,20 @@ A record is good if `Event.of` would take it. Every other one is in quarantine u
     events      ingest.duplicate  ingest.late, if they are compared with others (`once`)
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
-from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, tag, tag_csv
-from penstock.pipeline.ingest.formats import check_envelopes, check_table
+from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, kinds_of, tag, tag_csv, tag_shared
+from penstock.pipeline.ingest.formats import check_envelopes, check_shared, check_table
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
@@ -40,6 +40,7 @@ from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
 from penstock.pipeline.limits import NOTED_RECORDS
+from penstock.pipeline.shared_columns import OF, SharedColumns, are_many, parts_in
 from penstock.trust.event_types import VerifiedType
 
 _READ, _GOOD, _BAD = "read", "good", "bad"
@@ -56,6 +57,8 @@ class Ingested:
 
     tagged: DataFrame
     types: tuple[EventType, ...]
+    #: the columns of the attributes, if many types share them
+    shared: SharedColumns | None = None
 
     @property
     def bad(self) -> DataFrame:
@@ -65,14 +68,25 @@ class Ingested:
     @property
     def good(self) -> DataFrame:
         """The events of all types as they travel: `@id`, `@time`, `@source`, and a column for each attribute id."""
-        ids = [quoted(a.id) for a in attributes_of(self.types)]
-        return self._events().select(*map(quoted, METADATA), *ids)
+        return self._events().select(*map(quoted, METADATA), *self._attributes(self.types))
 
     @property
     def written(self) -> DataFrame:
         """The events as they travel, and in `@type` the version that each was written in, for whoever admits them."""
-        ids = [quoted(a.id) for a in attributes_of(self.types)]
-        return self._events().select(quoted(TYPE), *map(quoted, METADATA), *ids)
+        return self._events().select(quoted(TYPE), *map(quoted, METADATA), *self._attributes(self.types))
+
+    def parts(self) -> list[DataFrame]:
+        """Return what `written` returns, divided by types if these are many: each part has only its own columns."""
+        shared = self.shared
+        if shared is None:
+            return [self.written]
+        there = {str(row[0]) for row in self._events().select(quoted(TYPE)).distinct().collect()}
+        found = []
+        for part in parts_in(self.types, there):
+            ends = (shared.numbers[str(one.name)] for one in (part[0], part[-1]))
+            own = self._events().where(quoted(OF).between(*ends))
+            found.append(own.select(quoted(TYPE), *map(quoted, METADATA), *self._attributes(part)))
+        return found
 
     def events(self, event_type: EventType) -> DataFrame:
         """Return the events that were written in one version, its attributes under their names.
@@ -81,9 +95,15 @@ class Ingested:
         """
         if event_type not in self.types:
             raise MalformedError("ingest.types", f"`{event_type.name.name}` was not among the types of this ingest")
-        named = [quoted(a.id).alias(a.name) for a in event_type.attributes]
+        places: Mapping[str, str] = {} if self.shared is None else self.shared.columns
+        named = [quoted(places.get(a.id, a.id)).alias(a.name) for a in event_type.attributes]
         own = self._events().where(quoted(TYPE) == str(event_type.name))
         return own.select(*map(quoted, METADATA), *named)
+
+    def _attributes(self, types: Iterable[EventType]) -> list[Column]:
+        if self.shared is None:
+            return [quoted(a.id) for a in attributes_of(types)]
+        return self.shared.spread(OF, self.shared.types, types)
 
     def _events(self) -> DataFrame:
         return self.tagged.where(quoted(REASON).isNull())
@@ -96,7 +116,11 @@ def ingest_envelopes(records: DataFrame, types: Iterable[VerifiedType], at: date
     `MalformedError` (`ingest.types`) for types that cannot stand in one frame; never for a record.
     """
     known = tuple(verified.event_type for verified in types)
-    return Ingested(tag(check_envelopes(records, known), at), known)
+    if not are_many(known):
+        return Ingested(tag(check_envelopes(records, known), at), known)
+    kinds_of(known)
+    shared = SharedColumns.of(known)
+    return Ingested(tag_shared(check_shared(records, shared), at), known, shared)
 
 
 def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking: Sequence[str] = ()) -> Ingested:
@@ -130,7 +154,8 @@ def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime |
         known = quoted("@of").isNotNull()
     # A record that is not an event has no id, and is not compared: otherwise all of them would be in one partition.
     apart = F.when(~good, F.xxhash64(quoted(ORIGINAL)))
-    values = F.xxhash64(*(quoted(a.id) for a in attributes_of(ingested.types)))
+    ids = (a.id for a in attributes_of(ingested.types)) if ingested.shared is None else ingested.shared.kinds
+    values = F.xxhash64(*map(quoted, ids))
     order = Window.partitionBy(quoted(SOURCE), quoted(ID), apart).orderBy(
         late, quoted(TIME), quoted(FILE), quoted(POSITION), values
     )
@@ -143,7 +168,8 @@ def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime |
     for where, code, words in reversed(problems):
         found[REASON] = F.when(good & where, F.lit(code)).otherwise(found[REASON])
         found[WORDS] = F.when(good & where, F.lit(words)).otherwise(found[WORDS])
-    return Ingested(ranked.select(*(found.get(name, quoted(name)).alias(name) for name in names)), ingested.types)
+    columns = (found.get(name, quoted(name)).alias(name) for name in names)
+    return replace(ingested, tagged=ranked.select(*columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +239,11 @@ def run_ingest(ingested: Ingested, write: Callable[[Ingested], StoredRecords | N
     """
     # Good records are kept as events, and not as bytes too.
     original = F.when(quoted(REASON).isNotNull(), quoted(ORIGINAL))
-    kept = Ingested(ingested.tagged.withColumn(ORIGINAL, original).persist(), ingested.types)
+    tagged = ingested.tagged.withColumn(ORIGINAL, original)
+    if ingested.shared is not None:
+        # Each part then reads only its own rows of what is kept.
+        tagged = tagged.sortWithinPartitions(quoted(OF))
+    kept = replace(ingested, tagged=tagged.persist())
     try:
         return reconcile(kept, write(kept))
     finally:
@@ -239,7 +269,7 @@ def store_ingest(
         F.array_join(F.max_by(quoted(_PLACE), quoted(_PLACE), NOTED_RECORDS), ",").alias(_PLACE),
     )
     # Filters are not moved below what observes, where they would compute every value a second time.
-    good = events(Ingested(placed.observe(seen, *observed), ingested.types).written)
+    good = events(replace(ingested, tagged=placed.observe(seen, *observed)).written)
     found = seen.get
     aside = ingested.bad
     if found[_BAD] <= NOTED_RECORDS:

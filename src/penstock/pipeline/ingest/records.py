@@ -203,7 +203,12 @@ def _outside(what: str, spec: AttributeSpec, value: Column) -> list[RecordProble
         inside = reduce(or_, (value == literal(member, kind) for member in domain.values))
     else:
         inside = (literal(domain.low, kind) <= value) & (value <= literal(domain.high, kind))
-    return [RecordProblem(~inside, "ingest.domain", f"{what}: the value lies outside the attribute's declared domain")]
+    return [outside(what, inside)]
+
+
+def outside(what: str, inside: Column) -> RecordProblem:
+    """Return the problem of values that are not inside the domain of their attribute."""
+    return RecordProblem(~inside, "ingest.domain", f"{what}: the value lies outside the attribute's declared domain")
 
 
 def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Column:

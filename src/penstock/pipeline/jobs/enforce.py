@@ -1,9 +1,10 @@
 """The jobs `admit` and `deliver`: what publishers may put in, and what readers get out, recorded."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -11,11 +12,12 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import RefusedError
 from penstock.guard import EventCounts
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.commits import DECISIONS, EVENTS, OF_UNKNOWN_TYPE, RECORDS, REFUSED, UNKNOWN_TYPE
-from penstock.pipeline.enforce.admit import REASON, admit
-from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, is_known
+from penstock.pipeline.enforce.admit import REASON, admit, admit_shared
+from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, deliver_parts, is_known
 from penstock.pipeline.enforce.layout import Layout, open_rows, store_rows, stored_rows
 from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest, no_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
@@ -30,6 +32,7 @@ from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commit
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed.reader import sealed_events
 from penstock.pipeline.sealed.signers import SignerPolicy
+from penstock.pipeline.shared_columns import are_many, parts_in
 from penstock.pipeline.tables.addresses import RowSource, SinkRows
 from penstock.pipeline.tables.columns import event_rows_of
 from penstock.selector import ALWAYS
@@ -116,11 +119,29 @@ class Admit(OfEvents):
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
-        parts = [self._version(events, verified) for verified in self.desk.policy.types]
+        good, bad = self._parts(events)
+        # Parts of many types have columns of their own.
+        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), good), bad
+
+    def _parts(self, events: DataFrame, there: Collection[str] | None = None) -> tuple[list[DataFrame], DataFrame]:
+        """Return the events that are admitted, and the refusals.
+
+        Events of many types are in parts. Types that are not `there` have none (default: all are).
+        """
+        known = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
+        if are_many(self.desk.types):
+            parts = []
+            for part in parts_in(self.desk.types, there):
+                own = events.where(quoted(TYPE).between(str(part[0].name), str(part[-1].name)))
+                found = admit_shared(own, [known[str(one.name)] for one in part], self.desk.policy)
+                parts.append((found.events, found.refused))
+        else:
+            versions = [self._version(events, verified) for verified in known.values()]
+            good = reduce(DataFrame.unionByName, [part[0] for part in versions])
+            parts = [(good, reduce(DataFrame.unionByName, [part[1] for part in versions]))]
         other = events.where(~is_known(self.desk.types))
         unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
-        good = reduce(DataFrame.unionByName, [part[0] for part in parts])
-        return good, reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
+        return [part[0] for part in parts], reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
 
     def _version(self, events: DataFrame, verified: VerifiedType) -> tuple[DataFrame, DataFrame]:
         event_type = verified.event_type
@@ -137,15 +158,17 @@ class Admit(OfEvents):
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write events, refusals and decisions. Raises `FailedError` (`pipeline.lost`)."""
-        good, bad = self.planned(events)
+        there = {key[0]: count for key, count in _by(events, TYPE).items()} if are_many(self.desk.types) else None
+        parts, bad = self._parts(events, there)
         if self.dedupe is not None:
-            good, again = self._once(good, batch, output, self.dedupe)
-            bad = bad.unionByName(again)
-        output.write(good, EVENTS, batch)
+            # Events are compared with those of all types.
+            good, again = self._once(self.planned(events)[0], batch, output, self.dedupe)
+            parts, bad = [good], bad.unionByName(again)
+        output.write(parts[0], EVENTS, batch, *parts[1:])
         spark = output.spark
-        stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
+        stored = spark.read.schema(parts[0].schema).parquet(output.part(EVENTS, batch))
         # The stored rows are counted once: all events, and the refusals by their reasons.
-        passed, read = _by(stored, TYPE, SOURCE), events.count()
+        passed, read = _by(stored, TYPE, SOURCE), events.count() if there is None else sum(there.values())
         whole = sum(passed.values()) == read
         # Where all events were admitted they are not judged again to find those that were not.
         output.write(bad.limit(0) if whole else bad, REFUSED, batch)
@@ -207,13 +230,14 @@ class DeliverJob(OfEvents):
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write the deliveries and the decisions."""
         policy = self.desk.policy
-        delivered = self._deliver(events)
+        read = {key[0]: count for key, count in _by(events, TYPE).items()}
+        delivered = self._deliver(events, read)
         manifest = store_rows(delivered, output.path, layout=self.layout, revision=policy.revision, batch=batch)
         rows = stored_rows(output.spark, output.path, manifest, batch)
-        read = {key[0]: count for key, count in _by(events, TYPE).items()}
-        shown = rows | self._shown(events)
+        shown = rows | self._shown(events, read)
+        of_type = self._of_each_type(read)
         for subscriber in self._subscribers():
-            whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
+            whole = of_type[subscriber.type.event_type.key]
             # Every event of the type is shown by the reader's right or kept back by it, whatever its filter asks for.
             counted = EventCounts(rows.get(subscriber.name, 0), whole - shown.get(subscriber.name, 0))
             policy.enforced(subscriber.principal, Right.SUBSCRIBE, subscriber.type, counted)
@@ -259,26 +283,34 @@ class DeliverJob(OfEvents):
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the frames that would be computed."""
-        return (self._deliver(events).rows,)
+        return tuple(part.rows for part in self._deliver(events))
 
-    def _deliver(self, events: DataFrame, *, own_filters: bool = True) -> Delivered:
-        return deliver(events, self.types, self.desk.policy, own_filters=own_filters, reader=self.reader)
+    def _deliver(
+        self, events: DataFrame, there: Collection[str] | None = None, *, own_filters: bool = True
+    ) -> list[Delivered]:
+        policy = self.desk.policy
+        if self.layout is not Layout.PROGRAM:
+            return [deliver(events, self.types, policy, own_filters=own_filters, reader=self.reader)]
+        return deliver_parts(events, self.types, policy, own_filters=own_filters, reader=self.reader, there=there)
 
     def _subscribers(self) -> list[Subscriber]:
         return [one for one in self.desk.policy.subscribers if self.reader in (None, one.name)]
 
-    def _shown(self, events: DataFrame) -> dict[str, int]:
+    def _shown(self, events: DataFrame, there: Collection[str]) -> dict[str, int]:
         """Count the events that rights show to readers with a filter of their own; no other readers."""
         if all(subscriber.selector == ALWAYS for subscriber in self._subscribers()):
             return {}
-        rights = self._deliver(events, own_filters=False)
-        counts = {key[0]: count for key, count in _by(rights.rows, PROGRAM).items()}
-        return {name: counts.get(str(one.number), 0) for one in rights.programs for name in one.readers}
+        rights = self._deliver(events, there, own_filters=False)
+        counts = sum((Counter(_by(part.rows, PROGRAM)) for part in rights), Counter[tuple[str, ...]]())
+        return {name: counts[(str(one.number),)] for one in rights[0].programs for name in one.readers}
 
-    def _reads(self, subscriber: Subscriber, name: str) -> bool:
-        """Return whether events of a version are of the type that a subscriber reads, or of one that extends it."""
-        key = subscriber.type.event_type.key
-        return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
+    def _of_each_type(self, read: Mapping[str, int]) -> Counter[TypeKey]:
+        """Count the events of each type: of its own versions, and of the types that extend it."""
+        found = Counter[TypeKey]()
+        for event_type in self.types:
+            for key in {event_type.key, *event_type.ancestors}:
+                found[key] += read.get(str(event_type.name), 0)
+        return found
 
 
 def no_layout() -> RefusedError:

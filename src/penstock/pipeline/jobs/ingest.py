@@ -279,17 +279,17 @@ class Ingest:
         if self.dedupe is not None:
             ingested = once_in(ingested, batch, output, self.dedupe)
 
-        def store(part: str) -> Callable[[DataFrame], DataFrame]:
-            def write(frame: DataFrame) -> DataFrame:
-                output.write(frame, part, batch)
+        def store(part: str) -> Callable[..., DataFrame]:
+            def write(frame: DataFrame, *more: DataFrame) -> DataFrame:
+                output.write(frame, part, batch, *more)
                 return read_part(output.spark, output.path, part, [batch], frame.schema)
 
             return write
 
         keep, aside = store(EVENTS), store(QUARANTINE)
-        if self.files is None:
-            # Messages may be gone when they are read a second time.
-            tally = run_ingest(ingested, lambda parts: StoredRecords(keep(parts.written), aside(parts.bad)))
+        if self.files is None or ingested.shared is not None:
+            # Messages may be gone when they are read a second time, and events of many types are stored in parts.
+            tally = run_ingest(ingested, lambda kept: StoredRecords(keep(*kept.parts()), aside(kept.bad)))
         else:
             tally = store_ingest(ingested, keep, aside)
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
