@@ -35,8 +35,8 @@ class _Process:
         if self.pid == 0:
             for link in (self.link, *(other.link for other in others)):
                 link.close()
-            if not self.prefers_groups:
-                # The longest group ends last: it never waits for single tests.
+            if number:
+                # The first group takes longest: it never waits for other tests.
                 os.nice(5)
             _work(session, f"gw{number}", theirs)
         theirs.close()

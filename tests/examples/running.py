@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import java
+
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -14,6 +18,7 @@ def run_example(name: str, *arguments: str, quiet: bool = True) -> str:
     One that is `quiet` says nothing on standard error; Spark does.
     """
     environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    environment["SPARK_SUBMIT_OPTS"] = java.options(INTERPRETED)
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -76,8 +76,8 @@ CUT = LINES[0][:40]
 
 
 @pytest.fixture(scope="module")
-def lines(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame([(one,) for one in [*LINES, CUT, '{"a": 1}']], "value string")
+def lines(session: SparkSession) -> DataFrame:
+    return session.createDataFrame([(one,) for one in [*LINES, CUT, '{"a": 1}']], "value string")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """`penstock pipeline audit-components` combines logged answers as enforcement points do."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
 from tests.apps.ebank_kit import WITHDRAW, amount, set_up
+from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.test_component_audit import LINES, NOON
 
 from penstock.apps.cli.pipeline.components import RoleModes
@@ -15,6 +17,12 @@ from penstock.authority.decisions.modes import AnswerMode
 from penstock.crypto import SigningKey
 
 PRINCIPALS = [str(SigningKey(bytes([n]) * 32).principal) for n in range(3)]
+
+
+@pytest.fixture
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 def answer(
@@ -50,7 +58,8 @@ def test_answers_are_combined_as_the_role_says(
     assert modes("ER(1)", answers) == expected
 
 
-def test_an_audit_writes_a_source_for_information_points(penstock: Shell, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("_quick")
+def test_an_audit_writes_a_source_for_information_points(penstock: Shell) -> None:
     text = "\n".join(LINES)
     for replier, principal in zip(("pdp-1", "pdp-2", "pdp-3"), PRINCIPALS, strict=True):
         text = text.replace(f"ed25519:{replier}", principal)
@@ -68,7 +77,8 @@ def test_an_audit_writes_a_source_for_information_points(penstock: Shell, spark:
 
 
 @pytest.mark.long
-def test_a_customer_is_refused_after_three_refusals_in_an_hour(penstock: Shell, spark: SparkSession) -> None:
+@pytest.mark.usefixtures("_quick")
+def test_a_customer_is_refused_after_three_refusals_in_an_hour(penstock: Shell) -> None:
     """What components have logged is audited, and the result is an attribute that decides."""
     set_up(penstock)
     penstock.now = datetime.now(UTC)

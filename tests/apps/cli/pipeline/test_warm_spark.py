@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import java
 from tests.pipeline.jobs_plant import build, write_events
 
 from penstock.apps.cli.pipeline import warm_spark
 from penstock.apps.cli.pipeline.spark_session import Cluster
 from penstock.apps.cli.pipeline.warm_spark import ALONE, find_warm_spark, note_path, noted
 from penstock.errors import RefusedError
+from penstock.pipeline.jobs.session_settings import INTERPRETED
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +98,7 @@ def test_a_command_that_chooses_its_spark_does_not_use_the_warm_one() -> None:
 def test_commands_use_the_spark_that_is_kept(tmp_path: Path) -> None:
     policy = build(tmp_path / "plant")
     write_events(tmp_path / "in" / "0.jsonl", range(12))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": java.options(INTERPRETED)}
     program = [str(Path(sys.executable).with_name("penstock")), "pipeline"]
     with subprocess.Popen(
         [*program, "serve", "--master", "local[1]"], env=environment, stdout=subprocess.PIPE, text=True
