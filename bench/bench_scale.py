@@ -1,6 +1,7 @@
 """What grows with the shape of the data on Spark: many types, wide rows, and keys that nearly all events have.
 
-Each figure compares two shapes of the same number of rows or cells, by turns in one run.
+Each figure compares two shapes of the same number of rows or cells, by turns in one run. 10,000 readers are in
+`bench_pipeline`. Figures without a target have none yet: ADR 85 says why.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from harness import Result, at_most
+from harness import Result, at_most, observed
 from penstock.guard import Branch, EventRequest, Request, Restriction, Ruling
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.pipeline.enforce.deliver import deliver
@@ -127,9 +128,9 @@ def many_types(spark: SparkSession, folder: Path) -> list[Result]:
 
         return run
 
-    few, many = medians(job(10), job(1_000), warm=1, rounds=2)
+    few, many = medians(job(10), job(1_000), warm=1, rounds=1)
     detail = f"{EVENTS:,} events through three jobs: 10 types {few:.1f} s, 1,000 types {many:.1f} s"
-    return [at_most("scale-1000-types", many / few, 8.0, detail)]
+    return [observed("scale-1000-types", many / few, detail)]
 
 
 def wide_rows(spark: SparkSession, folder: Path) -> list[Result]:
@@ -149,7 +150,7 @@ def wide_rows(spark: SparkSession, folder: Path) -> list[Result]:
 
     few, many = medians(job(10), job(500), warm=2, rounds=3)
     detail = f"{CELLS:,} cells to 10 readers: rows of 10 attributes {few:.2f} s, of 500 {many:.2f} s"
-    return [at_most("scale-500-attributes", many / few, 1.5, detail)]
+    return [observed("scale-500-attributes", many / few, detail)]
 
 
 def ids_of(event_type: EventType) -> list[tuple[int, str]]:
