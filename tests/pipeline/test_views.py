@@ -33,7 +33,7 @@ from tests.pipeline.rows import collected, frame, same, transit_frame
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Branch, Delivery, Restriction, When, environment
-from penstock.model import AttributeId, EventType, TransitEvent
+from penstock.model import AttributeId, EventType, Principal, TransitEvent
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
@@ -308,6 +308,22 @@ def test_rows_that_are_not_events_are_listed(spark: SparkSession) -> None:
     assert bad.columns == ["No", "plate", "speed", "@reason", "@words"]
     assert [(row["plate"], row["@reason"]) for row in bad.collect()] == [("P2", "ingest.id"), ("P3", "ingest.kind")]
     assert quarantine(transit_frame(spark, [SIGHTING], sightings(3)), policy, "reader-0").count() == 0
+
+
+def test_a_source_that_is_not_a_principal_is_not_shown(spark: SparkSession) -> None:
+    stranger = str(Principal(b"\7" * 32))
+    sources = [PUBLISHER, stranger, f"{PUBLISHER} ", f"{stranger[:-1]}b", "", "not UTF-8", None]
+    rows = [(str(n), source, "P1") for n, source in enumerate(sources)]
+    df = spark.createDataFrame(rows, "`@id` string, `@source` string, plate string")
+    broken = F.concat(F.unhex(F.lit("ff")).cast("string"), F.lit(stranger))
+    df = df.withColumn(SOURCE, F.when(quoted(SOURCE) == "not UTF-8", broken).otherwise(quoted(SOURCE)))
+    named = {"seen": None, "ratio": None, "speed": None}
+    policy = one("plate = 'P1'")
+    for mode in MODES:
+        found = view(df, policy, "reader-0", named, constants=mode)
+        assert sorted(row[ID] for row in found.collect()) == ["0", "1"]
+    listed = {row[ID]: row["@reason"] for row in quarantine(df, policy, "reader-0", named).collect()}
+    assert listed == {**dict.fromkeys("2346", "ingest.source"), "5": "ingest.utf8"}
 
 
 def nobody() -> tuple[EventType, Restriction, Selector]:

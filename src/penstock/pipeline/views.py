@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.guard.restriction import Branch, Restriction
+from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import ByType, is_known
@@ -49,7 +51,7 @@ from penstock.pipeline.enforce.programs import (
     shape_of,
 )
 from penstock.pipeline.enforce.pushdown import filter_column, necessary, without_decided
-from penstock.pipeline.enforce.restrict import Viewer, columns, environment_of, fits, holds, is_always, keep
+from penstock.pipeline.enforce.restrict import Viewer, columns, demands, environment_of, fits, holds, is_always, keep
 from penstock.pipeline.frames import (
     ID,
     METADATA,
@@ -96,6 +98,8 @@ ATTRIBUTES: Final = "@attributes"
 _WRONG: Final = "@wrong"
 _AS_IS: Final = ColumnFormat(trim=False, null=())
 """How a column of text is read if no mapping file says otherwise: as it is."""
+_PUBLISHERS: Final = 32
+"""Principals that the source of an event is compared with before its letters are looked at."""
 _NO_ID, _NO_TIME = ConstantColumn("-"), ConstantColumn(datetime.fromtimestamp(0, tz=UTC))
 _PLAIN: Final[Mapping[Kind, tuple[type[DataType], ...]]] = {
     Kind.STRING: (StringType,),
@@ -135,12 +139,15 @@ def view(  # noqa: PLR0913  # data, policy and reader; the rest has defaults
     """
     known = _policy(policy, now)
     program = reader_program(known, reader)
-    events = EventColumns.of(df, known, program, mapping)
     held = constants_row("@x", constants or known.constants)
-    pushed = necessary(program, events.kinds) if isinstance(held, PrintedConstants) else None
+    printed = isinstance(held, PrintedConstants)
+    publishers = known.principals() if printed else ()
+    events = EventColumns.of(df, known, program, mapping, publishers=publishers, whole=False)
+    pushed = necessary(program, events.kinds) if printed else None
     sound = events.sound(None if pushed is None else filter_column(pushed))
     asked = program if pushed is None else without_decided(program, events.kinds)
-    return _shown(sound, events, asked, known, held).select(*events.output(program, ids=ids))
+    rows, values = _shown(sound, events, asked, known, held)
+    return rows.select(*events.output(program, values, ids=ids))
 
 
 def restrict(
@@ -270,14 +277,28 @@ class EventColumns:
     converted: bool = False
 
     @classmethod
-    def of(cls, df: DataFrame, policy: PipelinePolicy, program: Program, mapping: ColumnMapping) -> "EventColumns":
-        """Find the events of a DataFrame for a reader's program. Raises `MalformedError` as `view`."""
+    def of(  # noqa: PLR0913  # as `view`
+        cls,
+        df: DataFrame,
+        policy: PipelinePolicy,
+        program: Program,
+        mapping: ColumnMapping,
+        *,
+        publishers: Sequence[Principal] = (),
+        whole: bool = True,
+    ) -> "EventColumns":
+        """Find the events of a DataFrame for a reader's program. Raises `MalformedError` as `view`.
+
+        `publishers` are principals that plans may contain. Unless it is `whole`, a row has only the columns of the data
+        that its event is made of.
+        """
         ids = {str(attribute.id) for attribute in program.event_type.attributes}
         if mapping is None and ids and ids <= set(df.columns):
             found = cls._travelling(df, policy, program)
         else:
             bound, df = _bound(df, policy, program, mapping)
-            found = cls._mapped(df, bound, program)
+            likely = islice(dict.fromkeys((bound.event_type.name.owner, *publishers)), _PUBLISHERS)
+            found = cls._mapped(df, bound, program, list(map(str, likely)), whole=whole)
         line = {key for one in found.types for key in (one.key, *one.ancestors)}
         if program.event_type.key not in line:
             raise MalformedError(
@@ -312,7 +333,9 @@ class EventColumns:
         return cls(df.select("*", *absent), types, kinds, names, TYPE in there, (), tuple(df.columns), TIME in there)
 
     @classmethod
-    def _mapped(cls, df: DataFrame, bound: BoundMapping, program: Program) -> "EventColumns":
+    def _mapped(
+        cls, df: DataFrame, bound: BoundMapping, program: Program, publishers: Sequence[str], *, whole: bool
+    ) -> "EventColumns":
         mapping, event_type = bound.mapping, bound.event_type
         fields = {field.name: field.dataType for field in df.schema}
         needed = _needed(program)
@@ -325,7 +348,9 @@ class EventColumns:
         }
         bound = replace(bound, mapping=replace(mapping, attributes=kept, format=MappedFormat.PARQUET))
         # Under names of our own: those of the data may be any, `@id` too.
-        own = {name: _data(number) for number, name in enumerate(df.columns)}
+        read = set(bound.columns)
+        whole = whole or not read <= fields.keys()
+        own = {name: _data(number) for number, name in enumerate(df.columns) if whole or name in read}
         records = df.select(*(quoted(name).alias(alias) for name, alias in own.items()))
         checked = check_table(records, bound, columns=own)
         names = {
@@ -347,7 +372,7 @@ class EventColumns:
             *(value.alias(name) for name, value in values.items()),
         )
         attributes = event_type.by_name
-        problems = [*checked.problems, *metadata_problems(checked)]
+        problems = [*checked.problems, *metadata_problems(checked, publishers)]
         for name, converted in version.values.items():
             problems += converted.problems(quoted(attributes[name].id))
         kinds = {str(attributes[name].id): attributes[name].spec.kind for name in plain & kept.keys()}
@@ -369,14 +394,16 @@ class EventColumns:
 
     def sound(self, pushed: Column | None = None) -> DataFrame:
         """Return the rows that are events, of those that a filter of plain columns lets through."""
-        found = self.frame if pushed is None else self.frame.where(pushed)
-        if self.converted:
-            # Not by a filter, for which Spark would convert everything twice.
-            found = keep(found, all_of(problem.absent for problem in self.problems), columns(found))
-        else:
-            for problem in self.problems:
-                found = found.where(problem.absent)
-        return found.where(is_known(self.types)) if self.told else found
+        asked = [] if pushed is None else [pushed]
+        absent = [problem.absent for problem in self.problems]
+        # A mapping is of one type.
+        told = [is_known(self.types)] if self.told and not self.mapped else []
+        if not self.converted:
+            # One filter, and the one of the files first: Spark plans every operator in each of its steps.
+            return _where(self.frame, [*asked, *absent, *told])
+        # Not by a filter, for which Spark would convert everything twice.
+        found = _where(self.frame, asked)
+        return _where(keep(found, all_of(absent), columns(found)), told)
 
     def judged(self) -> DataFrame:
         """Return all rows, with the number of what is wrong in `@wrong`; `row` returns the columns of the data."""
@@ -400,10 +427,10 @@ class EventColumns:
         said = [self.said(lambda one: one.code).alias(REASON), self.said(lambda one: one.words).alias(WORDS)]
         return keep(self.judged(), quoted(_WRONG).isNotNull(), [*self.row(), *said])
 
-    def output(self, program: Program, *, ids: bool) -> list[Column]:
-        """Return the columns of a view of which `_shown` made the rows."""
+    def output(self, program: Program, values: Mapping[str, Column], *, ids: bool) -> list[Column]:
+        """Return the columns of a view of which `_shown` made the rows and the values of attributes."""
         shown = visible_attributes(program)
-        own = [quoted(a.name).alias(str(a.id) if ids else a.name) for a in shown]
+        own = [values[a.name].alias(str(a.id) if ids else a.name) for a in shown]
         taken = {a.name.lower() for a in shown}
         found = []
         for name, column in self.names.items():
@@ -415,6 +442,10 @@ class EventColumns:
         return [*found, *own]
 
 
+def _where(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
+    return frame.where(all_of(conditions)) if conditions else frame
+
+
 def _data(number: int) -> str:
     """Return the name under which a column of the data stands beside those of events."""
     return f"@d{number}"
@@ -422,8 +453,8 @@ def _data(number: int) -> str:
 
 def _shown(
     frame: DataFrame, events: EventColumns, program: Program, policy: PipelinePolicy, constants: OneRow
-) -> DataFrame:
-    """Return the rows that a program shows: the metadata, and the attributes that it can show, by name."""
+) -> tuple[DataFrame, dict[str, Column]]:
+    """Return the rows that a program shows, and the values of the attributes that it can show, by name."""
     by_type = ByType(events.types, told=events.told)
     asked = by_type.program(program)
     sources = transit_sources(events.types)
@@ -435,10 +466,10 @@ def _shown(
         # One right is a filter and a projection, which Spark plans as quickly as a query written by hand.
         known = {**sources, **parameters}, {**environment, **parameters}
         views = {a.name: ColumnSource(_seen(a, sources), a.spec.kind) for a in visible_attributes(program)}
-        rows = constants.join(frame).where(holds(shape.branches[0], *known, by_type.guards()))
+        wanted = demands(shape.branches[0], *known, by_type.guards())
         if not is_always(shape.selector):
-            rows = rows.where(compile_condition(shape.selector, {**views, **parameters}).true)
-        return rows.select(*map(quoted, METADATA), *(one.column.alias(name) for name, one in views.items()))
+            wanted.append(compile_condition(shape.selector, {**views, **parameters}).true)
+        return _where(constants.join(frame), wanted), {name: one.column for name, one in views.items()}
     words = [f"@w{number}" for number in range(viewer.words)]
     seen = [quoted(name) for name in words]
     joined = constants.join(viewer.hoist(frame))
@@ -447,8 +478,8 @@ def _shown(
         found = found.where(seen[0] != 0)
         found = found.withColumns(dict(zip(words, viewer.asked(shape, parameters, seen), strict=True)))
     visible = {a.name for a in visible_attributes(program)}
-    own = [c.alias(name) for name, c in viewer.values(program.event_type, seen).items() if name in visible]
-    return found.where(seen[0] != 0).select(*map(quoted, METADATA), *own)
+    own = {name: value for name, value in viewer.values(program.event_type, seen).items() if name in visible}
+    return found.where(seen[0] != 0), own
 
 
 def _seen(attribute: Attribute, sources: Mapping[str, ColumnSource]) -> Column:

@@ -245,6 +245,21 @@ def test_what_is_lost_while_it_is_written_is_told(spark: SparkSession, plant: Pl
         job.step(job.all(spark), 0, Leaky(spark, plant.path("out"), job.name, job.source, job.parts))
 
 
+class Doubling(Output):
+    """An output that has one of the events twice."""
+
+    def write(self, frame: DataFrame, part: str, batch: int, *more: DataFrame) -> None:
+        super().write(frame.union(frame.limit(1)) if part == "events" else frame, part, batch, *more)
+
+
+def test_an_event_that_is_doubled_does_not_make_up_for_one_that_is_refused(spark: SparkSession, plant: Plant) -> None:
+    write_events(plant.folder / "in" / "0.jsonl", range(5))
+    run(plant.ingest(), spark, plant.path("ingested"))
+    job = plant.admit()
+    with refused("pipeline.lost"):
+        job.step(job.all(spark), 0, Doubling(spark, plant.path("out"), job.name, job.source, job.parts))
+
+
 class KilledError(PenstockError):
     """As if the driver had been killed."""
 

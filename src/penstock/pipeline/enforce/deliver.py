@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from math import isfinite
+from math import floor, isfinite
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -26,13 +26,14 @@ from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.manifest import PROGRAM as PROGRAM
 from penstock.pipeline.enforce.manifest import SUBSCRIBER as SUBSCRIBER
 from penstock.pipeline.enforce.manifest import no_view as no_view
-from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy
 from penstock.pipeline.enforce.programs import (
     Constants,
     OneRow,
     Program,
     Shape,
     Slots,
+    constants_row,
     equality,
     programs_of,
     shape_of,
@@ -55,6 +56,8 @@ KEY: Final[Mapping[str, Kind]] = {"@text": Kind.STRING, "@whole": Kind.INTEGER, 
 """The columns in which a key stands in a table, to be hashed together. What is null does not count in a hash."""
 _BINS: Final = 4_096
 _BINS_PER_SPAN: Final = 256
+_FINER: Final = (16, 4, 2)
+"""Bins for each span, the finest first that do not make a span touch too many: fewer spans share a bin then."""
 
 
 def key_of(source: ColumnSource) -> Column:
@@ -78,7 +81,11 @@ def stored_key(key: Value | None) -> tuple[str | None, int | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Bins of equal width over some spans, as integers: numbers as they are, times in microseconds."""
+    """Bins of equal width over some spans: numbers as they are, times in microseconds.
+
+    The bins of a span are computed by the same operations on the same doubles as the bin of a value. Rounding keeps the
+    order of values, so a value of a span lies in one of its bins.
+    """
 
     low: float
     width: float
@@ -96,22 +103,27 @@ class Bins:
         if not spans or not all(isfinite(low) and isfinite(high) for low, high in spans):
             return None
         low, high = min(s[0] for s in spans), max(s[1] for s in spans)
-        width = (high - low) / min(_BINS, 2 * len(spans))
-        if not (isfinite(width) and width > 0):
+        if high < low:
             return None
-        bins = cls(low, width, int((high - low) / width) + 1, kind)
-        return bins if all(len(bins._covered(*span)) <= _BINS_PER_SPAN for span in spans) else None
+        # Whole numbers have bins of their own, if there are not too many.
+        least = 0.0 if kind is Kind.FLOAT else 1.0
+        for finer in _FINER:
+            width = max(least, (high - low) / min(_BINS, finer * len(spans)))
+            if not (isfinite(width) and width > 0):
+                return None
+            bins = cls(low, width, floor((high - low) / width), kind)
+            if all(len(bins._covered(*span)) <= _BINS_PER_SPAN for span in spans):
+                return bins
+        return None
 
     def touched(self, spans: Sequence[tuple[Value, Value]]) -> set[int]:
         """Return the bins that some spans touch."""
         return {place for low, high in spans for place in self._covered(_number(low), _number(high))}
 
     def _covered(self, low: float, high: float) -> range:
-        # One more on each side because of rounding.
         if high < low:
             return range(0)
-        first, last = int((low - self.low) / self.width) - 1, int((high - self.low) / self.width) + 1
-        return range(max(-1, first), min(self.last, last) + 1)
+        return range(floor((low - self.low) / self.width), floor((high - self.low) / self.width) + 1)
 
     def column(self, value: Column, constants: OneRow) -> Column:
         """Return the bin of an event's value; what lies outside of all spans has a bin that no span covers."""
@@ -212,14 +224,21 @@ class Finder:
     """
 
     def __init__(
-        self, events: DataFrame, viewer: Viewer, relevant: Relevant, *, parts: int = 1, shape: Shaping | None = None
+        self,
+        events: DataFrame,
+        viewer: Viewer,
+        relevant: Relevant,
+        *,
+        parts: int = 1,
+        shape: Shaping | None = None,
+        constants: ConstantsIn = "hidden",
     ) -> None:
         self._events = events
         self._kinds = {name: source.kind for name, source in viewer.sources.items()}
         self._shape = shape or (lambda program: shape_of(program, self._kinds))
         self._viewer = viewer
         self._relevant = relevant
-        self._constants = OneRow("@i")
+        self._constants = constants_row("@i", constants)
         self._parts = parts
 
     def find(self, questions: Iterable[SearchQuestion]) -> DataFrame:
@@ -568,7 +587,7 @@ def _delivered(  # noqa: PLR0913  # all that `deliver` was given
         sources |= {str(column): ColumnSource(quoted(column), kind) for column, kind in shared.kinds.items()}
     events, environment = in_environment(events, policy, facts)
     viewer = Viewer(sources, environment, {**guards, **by_type.guards(least=least)})
-    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape)
+    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape, constants=policy.constants)
     found = finder.find(SearchQuestion(program.number, ((program,),)) for program in concerned)
     view = [quoted(name) for part in finder.words() for name in part]
     masked = [viewer.value(name, view).alias(name) for name in sources if name != OF]

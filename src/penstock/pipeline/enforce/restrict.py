@@ -107,6 +107,16 @@ def holds(
     guards: Mapping[str, Column],
 ) -> Column:
     """Return where a branch holds: a boolean column that is never null. Parameters stand among both sources."""
+    return all_of(demands(branch, sources, environment, guards))
+
+
+def demands(
+    branch: ShapeBranch,
+    sources: Mapping[str, ColumnSource],
+    environment: Mapping[str, ColumnSource],
+    guards: Mapping[str, Column],
+) -> list[Column]:
+    """Return the conditions that are all true where a branch holds: boolean columns that are never null."""
     parts = []
     if not is_always(branch.where):
         parts.append(compile_condition(branch.where, sources).true)
@@ -120,7 +130,7 @@ def holds(
     for name in sorted(branch.guards):
         known = guards.get(name)
         parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))
-    return all_of(parts)
+    return parts
 
 
 class Viewer:

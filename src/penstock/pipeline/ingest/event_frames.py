@@ -207,10 +207,14 @@ def tag_csv(files: DataFrame, bound: BoundMapping, at: datetime) -> DataFrame:
     return checked.select(*(added[name].alias(name) if name in added else quoted(name) for name in wanted))
 
 
-def metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
-    """Return what can be wrong with the metadata of records, in terms of their columns `@id` to `@type`."""
+def metadata_problems(checked: CheckedRecords, publishers: Sequence[str] = ()) -> list[RecordProblem]:
+    """Return what can be wrong with the metadata of records, in terms of their columns `@id` to `@type`.
+
+    `publishers` are principals whose names are recognised without looking at each of their letters.
+    """
     never = F.lit(False)
     named, principal, there = quoted(ID) != F.lit(""), quoted(SOURCE).rlike(_PRINCIPAL), quoted(TIME).isNotNull()
+    principal = quoted(SOURCE).isin(*publishers) | principal if publishers else principal
     # A record whose time is an instant has no problem with it.
     instant = F.unix_micros(quoted(TIME)).between(F.lit(EARLIEST), F.lit(LATEST))
     time = [

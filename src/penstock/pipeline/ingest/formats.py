@@ -389,23 +389,25 @@ def check_table(
     texts = {
         _text_key(origin): given(table.cells[origin.column].column, origin.reading)
         for origin in read
-        if isinstance(table.cells[origin.column].type, StringType)
+        if isinstance(table.cells[origin.column].type, StringType) and (origin.reading.trim or origin.reading.null)
     }
     named = {key: f"@text {number}" for number, key in enumerate(texts)}
 
     def converted(what: str, spec: AttributeSpec, origin: Origin) -> Converted:
         if not isinstance(origin, FromColumn):
             return constant(literal(origin.value, spec.kind))
-        if (name := named.get(_text_key(origin))) is not None:
-            return from_text(what, spec, quoted(name), origin.reading)
-        return _from_typed(what, spec, origin, table.cells[origin.column])
+        cell, name = table.cells[origin.column], named.get(_text_key(origin))
+        if isinstance(cell.type, StringType):
+            return from_text(what, spec, cell.column if name is None else quoted(name), origin.reading)
+        return _from_typed(what, spec, origin, cell)
 
     values = {
         name: converted(f"attribute `{name}`", bound.event_type.by_name[name].spec, origin)
         for name, origin in mapping.attributes.items()
     }
+    frame = table.frame.select("*", *(text.alias(named[key]) for key, text in texts.items())) if texts else table.frame
     return CheckedRecords(
-        table.frame.select("*", *(text.alias(named[key]) for key, text in texts.items())),
+        frame,
         type=F.lit(str(bound.event_type.name)),
         id=converted("the id", _TEXT, mapping.id).value,
         time=converted("the time", _MOMENT, mapping.time),
@@ -435,11 +437,15 @@ def _parquet(
             )
         cell = quoted(ROW).getField(name) if columns is None else quoted(columns[name])
         cells[name] = _Cell(cell, there[name])
-    texts = [cell.column for cell in cells.values() if isinstance(cell.type, StringType)]
-    problems = [
-        RecordProblem(~valid, "ingest.utf8", "not UTF-8", F.coalesce(valid, F.lit(True)))
-        for valid in map(F.is_valid_utf8, texts)
-    ]
+    source = bound.mapping.source
+    problems = []
+    for name, found in cells.items():
+        if isinstance(found.type, StringType):
+            valid = F.is_valid_utf8(found.column)
+            # A source must be a principal, and then it is.
+            principal = isinstance(source, FromColumn) and source.column == name
+            unless = F.lit(True) if principal else F.coalesce(valid, F.lit(True))
+            problems.append(RecordProblem(~valid, "ingest.utf8", "not UTF-8", unless))
     if lacking:
         header = RecordProblem(
             quoted(FILE).isin(*lacking), "ingest.header", "the file lacks a column that the mapping needs"

@@ -47,7 +47,8 @@ class RecordProblem:
     where: Column
     code: str
     words: str
-    #: a condition that only records without the problem meet, if that is shorter than the contrary of `where`
+    #: a condition that only records without this problem and without the others of a record meet, if that is shorter
+    #: than the contrary of `where`
     unless: Column | None = None
 
     @property

@@ -167,10 +167,10 @@ class Admit(OfEvents):
         output.write(parts[0], EVENTS, batch, *parts[1:])
         spark = output.spark
         stored = spark.read.schema(parts[0].schema).parquet(output.part(EVENTS, batch))
-        # The stored rows are counted once: all events, and the refusals by their reasons.
+        # Stored rows are counted: the events, and the refusals by their reasons.
         passed, read = _by(stored, TYPE, SOURCE), events.count() if there is None else sum(there.values())
-        whole = sum(passed.values()) == read
-        # Where all events were admitted they are not judged again to find those that were not.
+        # Where all events were admitted, the refusals are only counted: that reads no more than rights ask about.
+        whole = sum(passed.values()) == read and bad.count() == 0
         output.write(bad.limit(0) if whole else bad, REFUSED, batch)
         refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
         why = {} if whole else _by(refused, REASON)
