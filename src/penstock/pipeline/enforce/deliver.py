@@ -6,7 +6,8 @@ has many, they are rows of a broadcast table, which the event finds by a key: an
 restriction or in a reader's own filter. What the key finds is then evaluated exactly, so the join affects only speed.
 
 Constants of a policy are data of broadcast tables. In an expression they would be printed: in plans, in the UI, in
-logs. Only the filter that is pushed down to the files contains some, unless the policy hides them.
+logs. Unless the policy hides them, some are: in the filter that is pushed down to the files, in questions that are
+expressions, and as bounds of bins.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
