@@ -136,12 +136,13 @@ def many_plates(events: Callable[[], DataFrame]) -> list[Result]:
     """10,000 subscribers that each filter on another plate against one, and against 10.
 
     Of a million plates, as in a city, few events concern any of them; of 20,000 half of all events do, and what is
-    measured is mostly what it takes to hand them out.
+    measured is mostly what it takes to hand them out. Plates lie amid all others: of the first ones in alphabetical
+    order, hardly a page of a file is read, whoever filters.
     """
 
     def job(count: int, read: DataFrame) -> Callable[[], None]:
         shown = [IDS["plate"], IDS["speed"]]
-        mine = policy([Restriction((branch(f"plate = 'P{n}'", shown),)) for n in range(count)], count)
+        mine = policy([Restriction((branch(f"plate = 'P{5_000 + n}'", shown),)) for n in range(count)], count)
         rows = deliver(to_transit(read, SIGHTING), [SIGHTING], mine).by_subscriber()
         return lambda: nothing(rows)
 

@@ -224,7 +224,7 @@ class Finder:
     something: an answer, or a key to look up.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # events, and what to find for them; the rest has defaults
         self,
         events: DataFrame,
         viewer: Viewer,
