@@ -17,7 +17,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.administration_point import RECALL, AdministrationComponent
 from penstock.authority.components.administration.registry import AdministrationSettings
 from penstock.authority.components.exchange.samples import AttributeQuery, PolicyText, RoleConfiguration
 from penstock.authority.components.exchange.topics import CONCEPTUAL_ROLES, ComponentKind, TopicLevels
@@ -30,6 +30,7 @@ from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.authority.limits import POINT_SKEW
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
+from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
 from penstock.roles.engine import SetFact
 from penstock.simulate.scenario import SimulationStep
@@ -41,20 +42,31 @@ _ROLES: Final = "".join(
     f"role {role}(n: integer);\nactivate {role}(n) if fact admitted(principal, '{role}', n) *;\n"
     for role in ("ER", "DR", "IR")
 )
+_UNANIMOUS: Final = DecisionTuple.of({"P": "#P > 0 and #D = 0", "D": "#D > 0 and #P = 0"})
+_PEP_TOPICS: Final = ("APEP_1", "QPEP_1", "DREQ_1"), ("RPEP_1", "DREP_1")
 _TABLE: Final[Mapping[str, RoleConfiguration]] = {
-    "ER(1)": RoleConfiguration("PEP", ("APEP_1", "QPEP_1", "DREQ_1"), ("RPEP_1", "DREP_1"), {"decision": "n:2"}),
+    "ER(1)": RoleConfiguration("PEP", *_PEP_TOPICS, {"decision": "n:2"}),
+    "ER(2)": RoleConfiguration("PEP", *_PEP_TOPICS, {"decision": f"tuple:0.2:{_UNANIMOUS.id}"}),
     "DR(1)": RoleConfiguration(
         "PDP", ("APDP_1", "QPDP_1", "DREP_1", "IREQ_1"), ("RPDP_1", "QPEP_1", "DREQ_1", "IREP_1")
     ),
     "IR(1)": RoleConfiguration("PIP", ("APIP_1", "IREP_1"), ("RPIP_1", "QPDP_1", "IREQ_1")),
 }
-_ROLE_OF: Final = {"pep": "ER(1)", "pdp": "DR(1)", "pip": "IR(1)"}
 _KINDS: Final = {role: kind for kind, role in CONCEPTUAL_ROLES.items()}
 _LEVELS: Final = TopicLevels(lifespan=5.0, lease=6.0)
 #: seconds from a reconfiguration to its expected time
 _NOTICE: Final = 1.0
+#: and to the expected time that it gets: not before leases are over that were called back
+_EXPECTED: Final = max(_NOTICE, 2 * RECALL)
 #: seconds in which a domain must be whole again when faults have stopped
 _SETTLES: Final = 180.0
+
+
+def _role_of(name: str) -> str:
+    """Return the role of a member: every other PEP combines the answers of all decision points."""
+    if name.startswith("pep"):
+        return "ER(1)" if int(name[3:]) % 2 else "ER(2)"
+    return "DR(1)" if name.startswith("pdp") else "IR(1)"
 
 
 def _key(name: str) -> SigningKey:
@@ -104,7 +116,7 @@ class ComponentsWorld:
     def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
         """Draw questions, with a policy for each ten and a fact for each twenty of them.
 
-        A third of the questions is asked when a reconfiguration is expected.
+        A third of the questions is asked shortly before or after a reconfiguration is expected.
         """
         peps = [name for name in self._members if name.startswith("pep")]
         found, policies = list[SimulationStep](), [0.0]
@@ -117,7 +129,7 @@ class ComponentsWorld:
                 found.append(SimulationStep(at, "admit", (str(number),)))
             else:
                 if number % 3 == 0:
-                    at = round(random.choice(policies) + _NOTICE + random.uniform(-0.02, 0.05), 3)
+                    at = round(random.choice(policies) + _EXPECTED + random.uniform(-0.3, 0.1), 3)
                 found.append(SimulationStep(at, "ask", (random.choice(peps), f"u{random.randrange(_USERS)}")))
         return tuple(sorted(found, key=lambda step: step.at))
 
@@ -150,7 +162,8 @@ class ComponentsWorld:
             roles=f"fact admitted(who: principal, role: string, n: integer);\n{_ROLES}",
             table={**_TABLE, "DR(1)": _decides(0, 4)},
             founding=tuple(
-                SetFact("admitted", True, (str(_key(one).principal), _ROLE_OF[one[:3]][:2], 1)) for one in self._members
+                SetFact("admitted", True, (str(_key(one).principal), _role_of(one)[:2], int(_role_of(one)[3])))
+                for one in self._members
             ),
             levels=_LEVELS,
             notice=_NOTICE,
@@ -174,7 +187,7 @@ class ComponentsWorld:
             self._components[name] = component
 
     def _component(self, name: str) -> Component:
-        role, around = _ROLE_OF[name[:3]], self._surroundings(name)
+        role, around = _role_of(name), self._surroundings(name)
         settings = ComponentSettings(
             domain="bank",
             id=name,

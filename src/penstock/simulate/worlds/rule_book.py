@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from penstock.authority.rulebook import RuleBook
+from penstock.authority.rulebook_state import same_state
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError
 from penstock.model.names import TypeKey
@@ -215,13 +216,18 @@ class RuleBookWorld:
         end = self._simulation.time + 120
         while any(self._queues.values()) and self._simulation.time < end:
             await asyncio.sleep(1)
+        verified: RuleBook | None = None
         for process in self.processes:
             book = self._book(process)
             book.refresh()
+            if verified is None:
+                book.verify()
+                verified = book
+            # All read the same ledger: what it leads to is computed once, and each one's state is compared with that.
+            same = same_state(verified._view.state, book._view.state)  # noqa: SLF001  # the whole state
             changes = tuple(change.why for change in book.ledger.read(2) if change.why.startswith("c"))
             rules = ",".join(f"{name}={one.status}" for name, one in sorted(book.base.standings.items()))
             self._simulation.note(process, "holds", of="rules", changes=changes)
-            self._simulation.note(process, "replica", of="rules", state=f"{book.head.hash.hex()[:16]} {rules}")
+            self._simulation.note(process, "replica", of="rules", state=f"{book.head.hash.hex()[:16]} {same} {rules}")
             for change in changes:
                 self._simulation.note(process, "applied", reader=process, event=change)
-            book.verify()
