@@ -22,7 +22,7 @@ from penstock.trust import Right, sign_type
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = 3
-SMALL = ("ingest", "admit", "deliver", "view")
+SMALL = ("ingest", "admit", "deliver", "view", "whatif")
 RECORDS = 19
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 KEY = SigningKey(b"\1" * 32)
@@ -93,7 +93,11 @@ type = "org.bench.Reading"
         "deliver": [places["admit"], *policy],
     }
     jobs = [[*PENSTOCK, name, *own, "--overwrite", "--out", places[name]] for name, own in arguments.items()]
-    return [[*job, "--engine", "small"] for job in (*jobs, [*PENSTOCK, "view", places["deliver"], "owner"])]
+    view = [*PENSTOCK, "view", places["deliver"], "owner"]
+    nobody = folder / "nobody.toml"
+    nobody.write_text('types = ["reading.type"]\n', encoding="utf-8")
+    whatif = [*PENSTOCK, "whatif", places["ingest"], "--before", str(folder / "policy.toml"), "--after", str(nobody)]
+    return [[*job, "--engine", "small"] for job in (*jobs, view, whatif)]
 
 
 def run() -> list[Result]:

@@ -13,10 +13,15 @@ from london_cast import CCS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
 from penstock.errors import MalformedError
 from penstock.model import Principal
 from penstock.pipeline.audit import audit, read_log, reason
+from penstock.pipeline.comparison import AffectedReader, whatif_html
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.jobs.reports import audit_html, whatif_html
+from penstock.pipeline.jobs.reports import (
+    audit_html,
+)
 from penstock.pipeline.pages import number_text
-from penstock.pipeline.whatif import AffectedReader, compare
+from penstock.pipeline.whatif import (
+    compare,
+)
 from penstock.trust import Credentials, Right, VerifiedType, event_tag
 
 _SHOWN = 6

@@ -35,6 +35,10 @@ from penstock.pipeline.audit import refusals as refusals
 from penstock.pipeline.audit import rights_unused as rights_unused
 from penstock.pipeline.audit import rights_used as rights_used
 from penstock.pipeline.audit import within as within
+from penstock.pipeline.comparison import AffectedReader as AffectedReader
+from penstock.pipeline.comparison import PolicyComparison as PolicyComparison
+from penstock.pipeline.comparison import fails_on as fails_on
+from penstock.pipeline.comparison import whatif_html as whatif_html
 from penstock.pipeline.conflicts.forms import RuleTerms as RuleTerms
 from penstock.pipeline.conflicts.input import InputTable as InputTable
 from penstock.pipeline.conflicts.input import read_rules as read_rules
@@ -65,7 +69,6 @@ from penstock.pipeline.ingest.records import read_parquet as read_parquet
 from penstock.pipeline.jetstream.source import register_jetstream as register_jetstream
 from penstock.pipeline.jobs.conflicts import Conflicts as Conflicts
 from penstock.pipeline.jobs.reports import audit_html as audit_html
-from penstock.pipeline.jobs.reports import whatif_html as whatif_html
 from penstock.pipeline.sealed.log import KeyFiles as KeyFiles
 from penstock.pipeline.sealed.reader import BlockReader as BlockReader
 from penstock.pipeline.sealed.reader import events_schema as events_schema
@@ -77,11 +80,8 @@ from penstock.pipeline.views import quarantine as quarantine
 from penstock.pipeline.views import restrict as restrict
 from penstock.pipeline.views import view as view
 from penstock.pipeline.views import whatif as whatif
-from penstock.pipeline.whatif import AffectedReader as AffectedReader
-from penstock.pipeline.whatif import PolicyComparison as PolicyComparison
 from penstock.pipeline.whatif import compare as compare
 from penstock.pipeline.whatif import compare_admission as compare_admission
-from penstock.pipeline.whatif import fails_on as fails_on
 
 __all__ = [
     "Admitted",

@@ -1,7 +1,7 @@
-"""What-if counts exactly what live delivery before and after would have given."""
+"""What-if counts exactly what live delivery before and after would have given, on Spark and without it."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -48,9 +48,19 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
+from penstock.pipeline.comparison import (
+    AffectedReader,
+    PolicyComparison,
+    VisibilityChange,
+    fails_on,
+)
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.frames import ID, quoted
-from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange, compare, fails_on
+from penstock.pipeline.small.jobs import StoredEvent
+from penstock.pipeline.small.whatif import compare_events
+from penstock.pipeline.whatif import (
+    compare,
+)
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -147,7 +157,26 @@ def expected(
 def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession, case: Case) -> None:
     family, before, after, history = case
     frame = transit_frame(spark, family.versions, history)
-    check(compare(frame, before, after, types=family.versions, samples=2), before, after, history)
+    found = compare(frame, before, after, types=family.versions, samples=2)
+    check(found, before, after, history)
+    assert without_spark(family.versions, before, after, history) == found
+
+
+def without_spark(
+    types: Sequence[EventType], before: PipelinePolicy, after: PipelinePolicy, history: list[TransitEvent]
+) -> PolicyComparison:
+    name = str(types[0].name)
+    stored = [
+        StoredEvent(name, e.id, e.time, "", {n: v for n, v in e.values.items() if v is not None}) for e in history
+    ]
+    return compare_events(stored, before, after, types, 2)
+
+
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_the_small_engine_counts_it_too(case: Case) -> None:
+    family, before, after, history = case
+    check(without_spark(family.versions, before, after, history), before, after, history)
 
 
 def check(found: PolicyComparison, before: PipelinePolicy, after: PipelinePolicy, history: list[TransitEvent]) -> None:
@@ -173,7 +202,9 @@ def test_many_readers_whose_constants_change(spark: SparkSession, name: str) -> 
     sent = sightings(60)
     frame = transit_frame(spark, [SIGHTING], sent)
     with interpreted(spark):
-        check(compare(frame, before, after, types=[SIGHTING], samples=2), before, after, sent)
+        found = compare(frame, before, after, types=[SIGHTING], samples=2)
+    check(found, before, after, sent)
+    assert without_spark([SIGHTING], before, after, sent) == found
 
 
 # --- London: the statistics office asks for the plate ----------------------------------------------------------------

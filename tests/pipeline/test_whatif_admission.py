@@ -19,8 +19,13 @@ from tests.pipeline.rows import frame
 from penstock.guard import Branch, Restriction
 from penstock.guard.restriction import When
 from penstock.model import Event, EventType, Principal, Scalar, TransitEvent
+from penstock.pipeline.comparison import Admissions, PolicyComparison
 from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
-from penstock.pipeline.whatif import Admissions, compare_admission
+from penstock.pipeline.small.jobs import StoredEvent
+from penstock.pipeline.small.whatif import compare_events
+from penstock.pipeline.whatif import (
+    compare_admission,
+)
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -64,12 +69,21 @@ def cases(draw: st.DrawFn) -> tuple[EventType, Rights, Rights, Sent]:
 
 
 def compared(spark: SparkSession, event_type: EventType, before: Rights, after: Rights, sent: Sent) -> Admissions:
+    """Compare on Spark, and check that the small engine finds the same."""
     rows = [{ID: e.id, TIME: e.time, SOURCE: str(who), **e.values} for who, e in sent]
     old, new = (
         Publishers(Credentials(), (), (Rulebook(dict(side)),), types=(trusted(event_type),)) for side in (before, after)
     )
     typed = frame(spark, typed_schema(event_type), rows)
-    return compare_admission(typed, event_type, old, new, samples=2)
+    found = compare_admission(typed, event_type, old, new, samples=2)
+    stored = [StoredEvent(str(event_type.name), e.id, e.time, str(who), by_id(e)) for who, e in sent]
+    whole = found.added_to(PolicyComparison(old.revision, new.revision, len(sent), (), ()))
+    assert compare_events(stored, old, new, [event_type], 2) == whole
+    return found
+
+
+def by_id(event: Event) -> dict[str, Scalar]:
+    return {event.type.by_name[name].id: value for name, value in event.values.items() if value is not None}
 
 
 def put_in(rights: Rights, who: Principal, event: Event) -> TransitEvent | None:

@@ -38,6 +38,7 @@ from penstock.guard.restriction import Branch, Restriction
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind
+from penstock.pipeline.comparison import PolicyComparison
 from penstock.pipeline.enforce.deliver import ByType, is_known
 from penstock.pipeline.enforce.manifest import reader_program
 from penstock.pipeline.enforce.policy import ConstantsIn as ConstantsIn
@@ -80,7 +81,9 @@ from penstock.pipeline.ingest.mapping import (
 )
 from penstock.pipeline.ingest.mapping import Mapping as TableMapping
 from penstock.pipeline.ingest.records import RecordProblem
-from penstock.pipeline.whatif import PolicyComparison, compare
+from penstock.pipeline.whatif import (
+    compare,
+)
 from penstock.selector import ALWAYS
 from penstock.store.files.files import read_file, within
 from penstock.trust.capabilities import Right

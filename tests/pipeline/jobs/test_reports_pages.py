@@ -13,8 +13,15 @@ from penstock.errors import MalformedError
 from penstock.model import AttributeId, Petnames, Principal, TypeKey
 from penstock.pipeline import pages
 from penstock.pipeline.audit import AuditReport, ReportTable
-from penstock.pipeline.jobs.reports import audit_html, whatif_html
-from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange
+from penstock.pipeline.comparison import (
+    AffectedReader,
+    PolicyComparison,
+    VisibilityChange,
+    whatif_html,
+)
+from penstock.pipeline.jobs.reports import (
+    audit_html,
+)
 from penstock.trust.capabilities import Right
 
 OWNER, READER = Principal(bytes(32)), Principal(b"\1" * 32)

@@ -294,6 +294,12 @@ class Program:
         return METADATA if self.restriction.source else tuple(name for name in METADATA if name != SOURCE)
 
 
+def known_types(*policies: PipelinePolicy) -> tuple[EventType, ...]:
+    """Return the versions that some policies have; of one that two have, that of the later policy."""
+    found = {verified.event_type.name: verified.event_type for policy in policies for verified in policy.types}
+    return tuple(found.values())
+
+
 def programs_of(policy: PipelinePolicy) -> tuple[Program, ...]:
     """Return the programs of a policy's subscribers; one who may see nothing has none.
 

@@ -1,11 +1,11 @@
-"""The jobs `whatif` and `audit`, their HTML pages, and the quarantine read back.
+"""The jobs `whatif` and `audit`, the HTML page of an audit, and the quarantine read back.
 
 `whatif` shows the effects of a policy change, `audit` reports on decisions. As streams they keep what they have found:
 `whatif` the differences of each batch, which add up, and `audit` the decisions that it has read, over which each report
 is made.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -34,6 +34,13 @@ from penstock.pipeline.audit import QUARANTINE as LINES
 from penstock.pipeline.commits import DECISIONS as DECISIONS_PART
 from penstock.pipeline.commits import OF_UNKNOWN_TYPE, UNKNOWN_TYPE
 from penstock.pipeline.commits import QUARANTINED as PART
+from penstock.pipeline.comparison import (
+    Admissions,
+    AffectedReader,
+    PolicyComparison,
+    VisibilityChange,
+    check_environments,
+)
 from penstock.pipeline.conflicts.input import QUARANTINE as ROWS
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.frames import attributes_of, metadata, quoted
@@ -62,116 +69,13 @@ from penstock.pipeline.quarantine import QuarantineSummary as QuarantineSummary
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.tables.addresses import RowSource
 from penstock.pipeline.whatif import (
-    Admissions,
-    AffectedReader,
-    PolicyComparison,
-    VisibilityChange,
-    check_environments,
     compare,
     compare_admission,
-    listed,
 )
 from penstock.trust.capabilities import Right
 
 # ----------------------------------------------------------------------------------------------------------------------
-# HTML pages of what-if and audit reports.
-
-
-def whatif_html(
-    comparison: PolicyComparison,
-    *,
-    names: Petnames | None = None,
-    title: str = "What changes",
-    at: datetime | None = None,
-) -> str:
-    """Return a comparison of two policies as a page; `names` is for display, `at` when it was made.
-
-    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is not an instant.
-    """
-    shown = pages.PrincipalNames(names)
-    sides = {
-        right: replace(comparison, changes=tuple(c for c in comparison.changes if c.right is right))
-        for right in _SECTIONS
-    }
-    seen = sides[Right.SUBSCRIBE]
-    facts = {
-        "events in the history": comparison.events,
-        "readers compared": len(comparison.readers),
-        "readers who gain": len({change.reader for change in seen.gains}),
-        "readers who lose": len({change.reader for change in seen.losses}),
-    }
-    if comparison.publishers:
-        facts["publishers compared"] = len(comparison.publishers)
-    parts = [_changes(right, part.changes, shown) for right, part in sides.items() if part.changes]
-    if not comparison.changes:
-        text = "On this history every reader sees the same under both policies, and every publisher may publish it."
-        parts.append(pages.section("Nothing changes", text))
-    if comparison.unknown:
-        text = f"The history does not tell: {', '.join(comparison.unknown)}. Rights that ask for it count as not given."
-        parts.append(pages.section("What is not known", text))
-    if comparison.closed:
-        text = f"No key is held for: {', '.join(comparison.closed)}. All their values count as empty."
-        parts.append(pages.section("What stays closed", text))
-    if comparison.passed_over:
-        other = ", ".join(f"{reader.name} ({reader.type.name})" for reader in comparison.passed_over)
-        parts.append(pages.section("Not compared", f"Subscribers to types that this history does not hold: {other}."))
-    if comparison.unknown_type:
-        text = f"{comparison.unknown_type:,} events are of types that neither policy has: nobody is given those."
-        parts.append(pages.section("Of unknown types", text))
-    footer = f"{pages.made(at)}Policies: before {comparison.before}, after {comparison.after}."
-    return pages.page(title, f"{comparison.events:,} events under two policies", facts, parts, footer)
-
-
-#: the title and the text of a section, and who it is about
-_SECTIONS: Final = {
-    Right.SUBSCRIBE: (
-        "Who gains and who loses what",
-        "On how many events a reader gets to see what it did not see before, and the other way round.",
-        "subscriber",
-    ),
-    Right.PUBLISH: (
-        "Who may publish what",
-        "On how many events a publisher may put in what it could not before, and the other way round.",
-        "publisher",
-    ),
-}
-
-
-def _changes(right: Right, changes: Sequence[VisibilityChange], names: pages.PrincipalNames) -> str:
-    title, text, who = _SECTIONS[right]
-
-    def name(change: VisibilityChange) -> str:
-        known = change.reader.name
-        return names.principal(known) if change.right is Right.PUBLISH else known
-
-    shown = listed(changes)
-    bands: list[pages.FlowBand] = []
-    for change, what in shown:
-        ends = (name(change), change.reader.type.name)
-        sender, receiver = ends if right is Right.PUBLISH else reversed(ends)
-        sides = ((f"{what} +{change.gained:,}", change.gained, "a"), (f"{what} −{change.lost:,}", change.lost, "b"))
-        bands += [pages.FlowBand(sender, receiver, label, events, style) for label, events, style in sides if events]
-    bands.sort(key=lambda band: -band.amount)
-    rows = [
-        (
-            name(change),
-            names.principal(str(change.reader.principal)),
-            change.reader.type.name,
-            what,
-            change.gained,
-            change.lost,
-            ", ".join((*change.gained_samples, *change.lost_samples)),
-        )
-        for change, what in shown
-    ]
-    columns = (who, "principal", "type", "what", "gained", "lost", "for example")
-    return pages.section(
-        title,
-        text,
-        pages.flows("On how many events something is gained or lost", bands)
-        + pages.legend(("a", "gained"), ("b", "lost")),
-        pages.table("Every change, with some of the events that it concerns", columns, rows),
-    )
+# The HTML page of an audit report.
 
 
 def audit_html(

@@ -237,7 +237,7 @@ def read_events(path: Path, types: Sequence[EventType]) -> list[StoredEvent]:
     return found
 
 
-def _environment(policy: PipelinePolicy, time: datetime | None) -> Mapping[str, Scalar]:
+def environment_at(policy: PipelinePolicy, time: datetime | None) -> Mapping[str, Scalar]:
     """Return the environment of an event; parts of a time that has no date in the policy's zone are null."""
     if time is None:
         return policy.facts
@@ -260,7 +260,7 @@ class SmallAdmit:
         events = read_events(self.path, types)
         versions = {str(verified.event_type.name): verified for verified in policy.types}
         attributes = attributes_of(types)
-        publications = _Publications(policy)
+        publications = StoredPublications(policy)
         good: list[Row] = []
         bad: list[Row] = []
         for event in events:
@@ -307,7 +307,7 @@ class SmallAdmit:
                 self.desk.policy.enforced(Principal.parse(source), Right.PUBLISH, versions[name], counts)
 
 
-class _Publications:
+class StoredPublications:
     """What each publisher may publish of each version."""
 
     def __init__(self, policy: PipelinePolicy) -> None:
@@ -328,11 +328,19 @@ class _Publications:
         named = {a.name: event.values.get(a.id) for a in event_type.attributes}
         try:
             stated = Event(event_type, named, event.id, event.time)
-            return publication(stated, _environment(self._policy, event.time))
+            return publication(stated, environment_at(self._policy, event.time))
         except RefusedError as error:
             return error.code
         except MalformedError:
             raise NotSmallError("a stored value does not fit its type") from None
+
+    def allowed(self, verified: VerifiedType) -> dict[str, Publication]:
+        """Return everybody who may publish a version, at some time and under some conditions."""
+        found = {
+            name: self._publication(name, verified)
+            for name in dict.fromkeys((str(verified.event_type.name.owner), *self._principals))
+        }
+        return {name: publication for name, publication in found.items() if publication is not None}
 
     def _publication(self, source: str, verified: VerifiedType) -> Publication | None:
         owner = verified.event_type.name.owner
@@ -464,7 +472,7 @@ def _delivered(
             continue
         line = (version.key, *version.ancestors)
         transit = TransitEvent(version.key, version.ancestors, event.values, event.id, event.time)
-        now = _environment(policy, event.time)
+        now = environment_at(policy, event.time)
         for program, deliver, rights in asked:
             if program.event_type.key not in line:
                 continue

@@ -5,13 +5,17 @@ import re
 import pytest
 from tests.trust.kit import NOW
 
-from penstock.apps.cli.pipeline.output import comparison_answer, done_answer, report_answer
-from penstock.apps.cli.pipeline.runs import Done
+from penstock.apps.cli.pipeline.done import Done, comparison_answer
+from penstock.apps.cli.pipeline.output import done_answer, report_answer
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.audit import DURATIONS, SLOWEST, AuditReport, ReportTable
+from penstock.pipeline.comparison import (
+    AffectedReader,
+    PolicyComparison,
+    VisibilityChange,
+)
 from penstock.pipeline.jobs.reports import Audit
-from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange
 
 JOB = Audit("in", name="deliver")
 NOTHING = ReportTable((), ())

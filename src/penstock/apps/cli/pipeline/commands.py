@@ -34,7 +34,7 @@ _JOBS: Final = {
 }
 
 
-_SMALL: Final = ("ingest", "admit", "deliver", "view", "quarantine")
+_SMALL: Final = ("ingest", "admit", "deliver", "view", "quarantine", "whatif")
 """The commands that `pipeline.small` has too."""
 
 

@@ -1,16 +1,25 @@
 """The result of a job of `penstock pipeline`, whichever engine ran it, and how it is printed."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from penstock.apps.cli.shared.commands import CommandAnswer
-from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.describe import counted, instant_text
+from penstock.apps.cli.shared.files import check_target, write_bytes
+from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
+from penstock.errors import RefusedError
+from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.commits import CLOSED, TO, Said, add_up, names_said
+from penstock.pipeline.comparison import FailOn, PolicyComparison, VisibilityChange, fails_on, listed
 from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.pages import number_text
 from penstock.pipeline.quarantine import QuarantinedRecord, QuarantineSummary
+from penstock.trust.capabilities import Right
 
 _UNSEAL: Final = "unseal"
 _WIDE: Final = 80
@@ -197,3 +206,101 @@ def _beginning(sample: QuarantinedRecord) -> str:
     if len(sample.text) <= _WIDE and sample.size <= _WIDE:
         return sample.text
     return f"{sample.text[:_WIDE]}… ({sample.size:,} bytes)"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reports.
+
+
+_PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
+_CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report as an HTML file, if one is wanted."""
+
+    file: str | None
+    names: Petnames
+    session: CommandSession
+    overwrite: bool
+    #: whether a stream replaces the page after each batch
+    again: bool = False
+
+    def check(self) -> None:
+        """Check early that it can be written. Raises what `check_target` raises."""
+        if self.file is not None:
+            check_target(self.file, overwrite=self.overwrite)
+
+    def put(self, made: Callable[..., str]) -> None:
+        """Write what a function makes of the names and the time. Raises what `write_bytes` raises."""
+        if self.file is not None:
+            text = made(names=self.names, at=self.session.now)
+            write_bytes(self.file, text.encode(), overwrite=self.overwrite or self.again)
+
+
+def known(names: Petnames, *policies: PipelinePolicy) -> Petnames:
+    """Return the reader's own petnames, and those of policies for other principals."""
+    found: dict[Principal, str] = {}
+    for some in (names, *(loaded.names for loaded in policies)):
+        for principal, name in some.items():
+            found.setdefault(principal, name)
+    return Petnames(found)
+
+
+def comparison_answer(
+    found: PolicyComparison, done: Done | None, names: Petnames, fail_on: FailOn | None = None
+) -> CommandAnswer:
+    """Return the answer of what-if: who gains and who loses what. It is an error if that is forbidden."""
+    error = None
+    if fail_on is not None and fails_on(found, fail_on):
+        words = f"the change does what --fail-on forbids: {fail_on}"
+        error = RefusedError("whatif.changes", words, hint="see the table")
+    data = {**found.as_dict(), **({} if done is None else {"run": done_data(done)})}
+    return CommandAnswer(data, _show_comparison(found, names), error)
+
+
+def _show_comparison(found: PolicyComparison, names: Petnames) -> Iterator[Shown]:
+    for right, who in ((Right.SUBSCRIBE, "subscriber"), (Right.PUBLISH, "publisher")):
+        rows = [
+            (
+                shown_cell(c.reader.name, names) if right is Right.PUBLISH else c.reader.name,
+                c.reader.type.name,
+                what,
+                f"{c.gained:,}",
+                f"{c.lost:,}",
+                _samples(c),
+            )
+            for c, what in listed(found.changes)
+            if c.right is right
+        ]
+        if rows:
+            yield grid_table((who, "type", "attribute", "gains", "loses", "such as"), rows)
+    if not found.changes:
+        yield "nothing changes"
+    if found.unknown:
+        yield f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given"
+    yield from show_closed(found.closed, found.events)
+    if found.passed_over:
+        others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
+        yield f"not compared, because the history is of other types: {others}"
+    if found.unknown_type:
+        yield f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those"
+    compared = f"{counted(len(found.readers), 'reader')} compared, and {counted(len(found.publishers), 'publisher')}"
+    yield f"{counted(found.events, 'event')} under two policies, {compared}"
+
+
+def _samples(change: VisibilityChange) -> str:
+    return ", ".join((change.gained_samples or change.lost_samples)[:3])
+
+
+def shown_cell(value: object, names: Petnames) -> str:
+    """Return a value of a report as it is printed, with petnames for principals."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return instant_text(value)
+    if isinstance(value, int | float):
+        return number_text(value)
+    text = _PRINCIPAL.sub(lambda found: names.show(Principal.parse(found[0])), str(value))
+    return _CREDENTIAL.sub(lambda found: f"{found[0][:15]}…", text)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Literal
+from functools import partial
 
 import click
 
-from penstock.apps.cli.pipeline.done import quarantine_answer, view_answer
+from penstock.apps.cli.pipeline.done import Page, comparison_answer, known, quarantine_answer, view_answer
 from penstock.apps.cli.pipeline.options import (
     ReportJobOptions,
     SealedInputOptions,
@@ -20,13 +20,7 @@ from penstock.apps.cli.pipeline.options import (
     policy_option,
     run_job,
 )
-from penstock.apps.cli.pipeline.output import (
-    Page,
-    comparison_answer,
-    known,
-    plan_answer,
-    report_answer,
-)
+from penstock.apps.cli.pipeline.output import plan_answer, report_answer
 from penstock.apps.cli.pipeline.runs import (
     AuditRun,
     admit_job,
@@ -48,18 +42,18 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import AtOption, NamesOption, ShelfOptions, html_option
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError
 from penstock.model.instants import parse_end, parse_instant
 from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.comparison import FailOn, whatif_html
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.enforce.layout import Layout
 from penstock.pipeline.enforce.policy import ConstantsIn
 from penstock.pipeline.evaluate import TablePolicies, read_request_mapping
 from penstock.pipeline.jobs.enforce import no_layout
 from penstock.pipeline.jobs.evaluate import Evaluate
-from penstock.pipeline.jobs.reports import ReportOptions, open_quarantine
+from penstock.pipeline.jobs.reports import ReportOptions, audit_html, open_quarantine
 from penstock.pipeline.limits import RECORD_HOURS
-from penstock.pipeline.whatif import fails_on
 
 
 @option_class
@@ -257,7 +251,7 @@ class _Whatif:
         show_default=True,
         help="Name at most this many event ids for a change.",
     )
-    fail_on: Literal["gain", "loss", "any"] | None = option(
+    fail_on: FailOn | None = option(
         "--fail-on",
         type=click.Choice(["gain", "loss", "any"]),
         help="Exit with 1 if there is such a change (default: exit with 0).",
@@ -265,6 +259,7 @@ class _Whatif:
     constants: ConstantsIn | None = constants_option()
     html: str | None = html_option()
     job: ReportJobOptions
+    engine: str = engine_option()
     output: str = output_option()
     names: NamesOption
 
@@ -292,13 +287,8 @@ def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
         if how.dry_run:
             return plan_answer(job, plan(job, on.spark, how.place))
         found, done = comparison(job, on, how.place)
-    page.put(found)
-    error = None
-    if options.fail_on is not None and fails_on(found, options.fail_on):
-        error = RefusedError(
-            "whatif.changes", f"the change does what --fail-on forbids: {options.fail_on}", hint="see the table"
-        )
-    return comparison_answer(found, done, page.names, error)
+    page.put(partial(whatif_html, found))
+    return comparison_answer(found, done, page.names, options.fail_on)
 
 
 @option_class
@@ -352,7 +342,7 @@ def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
 
     def on_report(made: AuditReport) -> None:
         found[:] = [made]
-        page.put(made)
+        page.put(partial(audit_html, made))
 
     source = how.source(options.source)
     with spark_session(how.cluster, how.reads(source[0] if source[1] is None else source[1].files)) as on:

@@ -26,10 +26,10 @@ from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError
-from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.comparison import PolicyComparison
 from penstock.pipeline.enforce.layout import Layout, open_view
-from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy, load_policy
+from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy, known_types, load_policy
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
@@ -39,7 +39,6 @@ from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_a
 from penstock.pipeline.outputs import Output, Streaming, check_apart, commits, files_of
 from penstock.pipeline.sealed.log import KeyFiles
 from penstock.pipeline.tables.addresses import RowSink, RowSource
-from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -269,11 +268,6 @@ def _hiding(policy: PipelinePolicy, constants: ConstantsIn | None) -> PipelinePo
     return policy if constants is None else replace(policy, constants=constants)
 
 
-def _types(*policies: PipelinePolicy) -> tuple[EventType, ...]:
-    found = {verified.event_type.name: verified.event_type for policy in policies for verified in policy.types}
-    return tuple(found.values())
-
-
 def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> BoundMapping:
     """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
     data = read_bytes(file)
@@ -339,7 +333,7 @@ def admit_job(
 
     def make(policies: tuple[PipelinePolicy, ...]) -> Admit:
         desk = _desk(policies[0], "admit", session)
-        return Admit(path, _types(*policies), desk, keys=keys, table=table, dedupe=dedupe)
+        return Admit(path, known_types(*policies), desk, keys=keys, table=table, dedupe=dedupe)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
@@ -361,7 +355,7 @@ def deliver_job(  # noqa: PLR0913  # what is delivered, by what, and how
 
     def make(policies: tuple[PipelinePolicy, ...]) -> DeliverJob:
         desk = _desk(_hiding(policies[0], constants), "deliver", session)
-        return DeliverJob(path, _types(*policies), desk, layout, reader, keys=keys, table=table)
+        return DeliverJob(path, known_types(*policies), desk, layout, reader, keys=keys, table=table)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
 
@@ -385,7 +379,7 @@ def whatif_job(  # noqa: PLR0913  # what is compared, by what, and how
 
     def make(found: tuple[PipelinePolicy, ...]) -> WhatIf:
         old, new = (_hiding(policy, constants) for policy in found)
-        return WhatIf(path, _types(new, old), old, new, samples, keys=keys, table=table)
+        return WhatIf(path, known_types(new, old), old, new, samples, keys=keys, table=table)
 
     return ByPolicy(Watched(policies, clock(session)), make)
 

@@ -8,22 +8,34 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import click
 
-from penstock.apps.cli.pipeline.done import Done, job_answer, quarantine_answer, shown_value, view_answer
+from penstock.apps.cli.pipeline.done import (
+    Done,
+    Page,
+    comparison_answer,
+    job_answer,
+    known,
+    quarantine_answer,
+    shown_value,
+    view_answer,
+)
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import ShelfOptions
+from penstock.apps.cli.shared.options import NamesOption, ShelfOptions, html_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.pipeline.commits import Said
+from penstock.pipeline.comparison import FailOn, whatif_html
 from penstock.pipeline.enforce.manifest import Layout
 from penstock.pipeline.enforce.policy import RecordingPolicy, load_policy
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.small.folders import NotSmallError, read_commits
 from penstock.pipeline.small.jobs import SmallAdmit, SmallDeliver, SmallIngest, local_path, open_quarantine, view_rows
+from penstock.pipeline.small.whatif import SmallWhatIf
 
 
 class _SmallJob(Protocol):
@@ -159,3 +171,30 @@ class _Quarantine:
 def quarantine(options: _Quarantine) -> CommandAnswer:
     """Show what did not fit."""
     return quarantine_answer(open_quarantine(local_path(options.folder), options.samples))
+
+
+@option_class
+class _Whatif:
+    source: str = argument(metavar="FOLDER")
+    before: str = option("--before", required=True, metavar="FILE", help="Read the policy file as it is.")
+    after: str = option("--after", required=True, metavar="FILE", help="Read the policy file as it would be.")
+    samples: int = option("--samples", type=click.IntRange(1, 100), default=5, help="Name this many event ids.")
+    fail_on: FailOn | None = option("--fail-on", type=click.Choice(["gain", "loss", "any"]), help="Exit with 1 then.")
+    html: str | None = html_option()
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace a page that exists.")
+    engine: str = option("--engine", default="auto", help="Choose the engine.")
+    output: str = output_option()
+    names: NamesOption
+
+
+@command()
+def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
+    """Compare two policies on a history."""
+    path = local_path(options.source)
+    before, after = (load_policy(file, session.now) for file in (options.before, options.after))
+    job = SmallWhatIf(path, before, after, options.samples)
+    page = Page(options.html, known(options.names.load().petnames, after, before), session, options.overwrite)
+    page.check()
+    found = job.compare()
+    page.put(partial(whatif_html, found))
+    return comparison_answer(found, None, page.names, options.fail_on)
