@@ -13,6 +13,8 @@ SOURCE: Final = "@source"
 METADATA: Final = (ID, TIME, SOURCE)
 FILE: Final = "@file"
 POSITION: Final = "@position"
+NUMBER: Final = "@number"
+"""The row of the input that a record is, or is in, while a job runs."""
 ORIGINAL: Final = "@original"
 TYPE: Final = "@type"
 REASON: Final = "@reason"

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.pipeline.commits import BATCH as BATCH
@@ -85,8 +85,10 @@ def read_lines(spark: SparkSession, path: str) -> list[str]:
 
 def write_lines(spark: SparkSession, lines: Iterable[str], path: str) -> None:
     """Write lines into one file of a folder, replacing earlier ones."""
-    frame = spark.createDataFrame([(line,) for line in lines], LINE).coalesce(1)
-    frame.write.mode("overwrite").text(path)
+    found = list(lines)
+    # As an expression: rows of Python would need a worker of Python, which takes longer to start than this to run.
+    each = F.explode(F.split(F.lit("\n".join(found)), "\n")).alias("value")
+    spark.range(0, min(len(found), 1), 1, 1).select(each).write.mode("overwrite").text(path)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -180,12 +182,12 @@ def _commit_place(path: str, batch: int) -> str:
 def withdraw(spark: SparkSession, path: str, batch: int) -> None:
     """Take back that a batch is complete, before it is written again."""
     if committed(spark, path, batch):
-        spark.createDataFrame([], LINE).write.mode("overwrite").text(_commit_place(path, batch))
+        write_lines(spark, [], _commit_place(path, batch))
 
 
 def clear(spark: SparkSession, path: str, *parts: str) -> None:
     """Empty an output. Its commits are removed first, so that the rest does not look complete."""
-    nothing = spark.createDataFrame([], StructType([*LINE, StructField(BATCH, IntegerType())])).coalesce(1)
+    nothing = spark.range(0, 0, 1, 1).select(F.lit("").alias("value"), F.lit(0).alias(BATCH))
 
     def empty(part: str) -> None:
         replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")

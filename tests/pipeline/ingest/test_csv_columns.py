@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import product
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
@@ -14,7 +15,7 @@ from tests.pipeline.ingest.test_ingest_csv import BOUND, CASES, FIRST, HEADER, M
 from tests.pipeline.ingest_reference import Found, Record, table
 
 from penstock.model import AttributeSpec, Enumerated, Kind, Ranged
-from penstock.pipeline.event_columns import FILE, ID, ORIGINAL, POSITION, REASON, SOURCE, TIME, WORDS
+from penstock.pipeline.event_columns import FILE, ID, NUMBER, ORIGINAL, POSITION, REASON, SOURCE, TIME, WORDS
 from penstock.pipeline.ingest import csv_columns
 from penstock.pipeline.ingest.csv_columns import CsvTable, convert
 from penstock.pipeline.ingest.mapping import BoundMapping, ColumnFormat, read_mapping, time_format
@@ -62,6 +63,31 @@ def test_each_case_is_what_the_reference_says(
 def test_files_are_what_the_reference_says(content: bytes, plain: bool) -> None:  # as Hypothesis calls it
     content = content.replace(b'"', b"") if plain else content
     compare(content, table(content, BOUND))
+
+
+@settings(deadline=None, max_examples=examples(10))
+@given(contents(), st.booleans(), st.integers(1, 4))
+def test_some_records_and_their_numbers_are_those_of_all(content: bytes, plain: bool, step: int) -> None:
+    content = content.replace(b'"', b"") if plain else content
+    whole = sorted(read(BOUND, content), key=lambda row: row[POSITION])  # type: ignore[arg-type, return-value]  # numbers
+    places = {8: frozenset(row[POSITION] for row in whole[::step])}
+    originals = pa.array([content, content], pa.binary())
+    files = pa.record_batch({FILE: ["a", "b"], NUMBER: pa.array([7, 8], pa.int64()), ORIGINAL: originals})
+
+    def rows(table: CsvTable, batch: Any) -> list[dict[str, object]]:
+        found = [row for made in table.read([batch]) for row in made.to_pylist()]
+        return sorted(found, key=lambda row: (row.get(NUMBER, 0), row[POSITION]))
+
+    some = rows(CsvTable.of(BOUND, some=places), files)
+    assert repr(some) == repr([row | {FILE: "b"} for row in whole[::step]])
+    brief = rows(CsvTable.of(BOUND, brief=True), files.select([ORIGINAL]))
+    left_out = (WORDS, FILE, ORIGINAL)
+    expected = [
+        {REASON: row[REASON], NUMBER: number, **{name: row[name] for name in row if name not in (REASON, *left_out)}}
+        for number in range(2)
+        for row in whole
+    ]
+    assert repr(brief) == repr(expected)
 
 
 @settings(deadline=None, max_examples=examples(10))

@@ -7,13 +7,14 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.ingest.test_ingest_csv import BOUND, TOP, line
+from tests.pipeline.ingest.test_ingest_csv import BOUND, HEADER, MAPPING, TOP, line
 from tests.pipeline.ingest.test_ingest_csv import CASES as ROWS
 from tests.pipeline.ingest.test_ingest_envelopes import CASES as LINES
 from tests.pipeline.ingest.test_ingest_envelopes import WHOLE
@@ -24,6 +25,7 @@ from tests.pipeline.rows import collected
 from penstock.errors import MalformedError
 from penstock.pipeline.frames import micros
 from penstock.pipeline.ingest import ingest
+from penstock.pipeline.ingest.csv_columns import RecordPlaces
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import (
     Ingested,
@@ -95,26 +97,77 @@ def test_a_table_of_which_a_part_is_broken_in_every_way(spark: SparkSession, tmp
     check(ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT), records, b"\r\n")
 
 
+LIST = ", ".join(f'"{name}"' for name in HEADER)
+BY_LINE = read_mapping(f"{MAPPING}\n[csv]\nmultiline = false\ncolumns = [{LIST}]\n").bind(FIRST)
+BROKEN = [line(von="me"), line(Farbe="red").replace(b"red", b"r\xffd"), line(Nr="")]
+
+
+def found_again(spark: SparkSession, form: str, folder: Path) -> Ingested:
+    """Ingest two files of 7 good records and 3 bad ones in some format."""
+    if form == "parquet":
+        rows = [(str(n) if n % 3 else None, AT) for n in range(1, 11)]
+        frame = spark.createDataFrame(rows, "n string, t timestamp")
+        frame.coalesce(1).write.option("maxRecordsPerFile", "5").parquet(str(folder / "in"))
+        bound = read_mapping(PARQUET_MAPPING).bind(FIRST)
+        return ingest_table(read_parquet(spark.read, str(folder / "in")), bound, AT)
+    top, good, bad, end = {
+        "csv": (TOP, line(), BROKEN, b"\n"),
+        "quotes": (TOP, line(Sensor='"a"\nb'), BROKEN, b"\n"),
+        "lines": (TOP, line(), BROKEN, b"\n"),
+        "envelopes": (WHOLE, WHOLE, [b"{", b"", b"\xff"], b"\n"),
+    }[form]
+    parts = [[top, good, bad[0], bad[1], good], [top, good, good, bad[2], good, good, good]]
+    for name, part in zip("ab", parts, strict=True):
+        (folder / f"{name}.txt").write_bytes(end.join(part[form == "envelopes" :]))
+    if form == "envelopes":
+        return ingest_envelopes(read_lines(spark.read, str(folder)), [FIRST], AT)
+    bound = BY_LINE if form == "lines" else BOUND
+    return ingest_table(read_csv(spark.read, str(folder), bound.mapping.csv), bound, AT)
+
+
+@pytest.mark.parametrize("form", ["csv", "quotes", "lines", "envelopes", "parquet"])
 def test_bad_records_are_found_again_by_their_places(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    bad = [line(von="me"), line(Farbe="red").replace(b"red", b"r\xffd")]
-    (tmp_path / "a.csv").write_bytes(b"\n".join([TOP, line(), *bad, line()]))
-    (tmp_path / "b.csv").write_bytes(b"\n".join([TOP, line(), line(), line(Nr="")]))
-    ingested = ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT)
+    ingested = found_again(spark, form, tmp_path)
     whole = sorted(map(str, ingested.bad.collect()))
-    asked: list[bool] = []
+    asked: list[int] = []
+
+    def stored(frame: DataFrame) -> DataFrame:
+        return spark.createDataFrame(frame.collect(), frame.schema)
+
+    def some(places: RecordPlaces) -> DataFrame:
+        assert ingested.separate is not None
+        found = ingested.separate.some(places).cache()
+        asked.append(found.count())
+        return found
 
     def aside(frame: DataFrame) -> DataFrame:
         assert sorted(map(str, frame.collect())) == whole
-        asked.append("xxhash64" in frame._jdf.queryExecution().optimizedPlan().toString())
-        return frame
+        return stored(frame)
 
+    assert ingested.separate is not None
+    watched = replace(ingested, separate=replace(ingested.separate, some=some))
     for noted in (3, 2):
         monkeypatch.setattr(ingest, "NOTED_RECORDS", noted)
-        tally = store_ingest(ingested, lambda frame: spark.createDataFrame(frame.collect(), frame.schema), aside)
-        assert (tally.read, tally.good, tally.bad) == (7, 4, 3)
-    assert asked == [True, False]
+        tally = store_ingest(watched, stored, aside)
+        assert (tally.read, tally.good, tally.bad) == (10, 7, 3)
+    # No others were checked again, and of more than can be noted there are no places.
+    assert asked == [3]
+
+
+def test_records_that_are_not_in_their_places_any_more_are_found_among_all(spark: SparkSession, tmp_path: Path) -> None:
+    ingested = found_again(spark, "envelopes", tmp_path)
+    assert ingested.separate is not None
+    moved = replace(ingested.separate, some=lambda _: ingested.tagged.limit(0))
+    written: list[int] = []
+
+    def stored(frame: DataFrame) -> DataFrame:
+        written.append(frame.count())
+        return frame
+
+    assert store_ingest(replace(ingested, separate=moved), stored, stored).bad == 3
+    assert written == [7, 0, 3]
 
 
 def test_a_stream_of_files(spark: SparkSession, tmp_path: Path) -> None:

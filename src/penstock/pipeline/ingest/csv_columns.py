@@ -1,4 +1,4 @@
-"""CSV as typed columns: what tasks do with the bytes of files, or with their lines. Nothing here needs Spark.
+"""CSV as typed columns: what tasks do with the bytes of files, or with their lines.
 
 Records without quotes, as nearly all are, are split and converted column by column, in Arrow. A text that the fast way
 does not know for certain is converted by `texts`, once for each distinct one, and so is a record that it cannot split.
@@ -14,9 +14,22 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no types
+from pyspark import TaskContext
 
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Scalar
-from penstock.pipeline.event_columns import EARLIEST, FILE, ID, LATEST, ORIGINAL, POSITION, REASON, SOURCE, TIME, WORDS
+from penstock.pipeline.event_columns import (
+    EARLIEST,
+    FILE,
+    ID,
+    LATEST,
+    NUMBER,
+    ORIGINAL,
+    POSITION,
+    REASON,
+    SOURCE,
+    TIME,
+    WORDS,
+)
 from penstock.pipeline.ingest.mapping import ISO, BoundMapping, ColumnFormat, CsvLayout, FromColumn, Origin
 from penstock.pipeline.ingest.texts import (
     BLANK,
@@ -52,10 +65,13 @@ _PLACE: Final = (
     pa.field(POSITION, pa.int64()),
     pa.field(ORIGINAL, pa.binary()),
 )
+_BRIEF: Final = (pa.field(REASON, pa.string()), pa.field(NUMBER, pa.int64()), pa.field(POSITION, pa.int64()))
 _CHUNK: Final = 4 << 20
 """Bytes of a file that are converted together: they fit into a processor's cache."""
 _ROWS: Final = 10_000
 """Records with quotes that are converted together."""
+_PARTITION: Final = 33
+"""Bits of a number that are the row of a partition, as in `monotonically_increasing_id`."""
 _FEW: Final = 16
 """Lines that are not looked through any further for the one that is not UTF-8."""
 
@@ -190,6 +206,10 @@ def _mask(condition: Column) -> Any:
 # Files as records.
 
 
+RecordPlaces: TypeAlias = Mapping[int, frozenset[int]]
+"""Places of records: numbers of rows of the input, and the positions in each if a row is a whole file."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventColumn:
     """A column of events: its name, what it is in words, and where its values come from."""
@@ -202,14 +222,16 @@ class EventColumn:
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """What tasks know of a mapping."""
+    """What tasks know of a mapping, and what is asked of them: all records or some, with their place or its number."""
 
     layout: CsvLayout
     needed: tuple[str, ...]
     events: tuple[EventColumn, ...]
+    brief: bool = False
+    some: RecordPlaces | None = None
 
     @classmethod
-    def of(cls, bound: BoundMapping) -> "CsvTable":
+    def of(cls, bound: BoundMapping, *, brief: bool = False, some: RecordPlaces | None = None) -> "CsvTable":
         """Return it of a mapping."""
         mapping, own = bound.mapping, bound.event_type.attributes
         text, moment = AttributeSpec(Kind.STRING), AttributeSpec(Kind.TIMESTAMP)
@@ -223,29 +245,36 @@ class CsvTable:
                 if a.name in mapping.attributes
             ),
         )
-        return cls(mapping.csv, bound.columns, events)
+        return cls(mapping.csv, bound.columns, events, brief, some)
 
     @property
     def schema(self) -> Any:
-        """The columns that come out: those of the quarantine but the time, and those of events."""
-        return pa.schema([*_PLACE, *(pa.field(one.name, _TYPES[one.spec.kind]) for one in self.events)])
+        """The columns that come out: those of the quarantine but the time, or what is brief of them, and of events."""
+        return pa.schema(
+            [*(_BRIEF if self.brief else _PLACE), *(pa.field(one.name, _TYPES[one.spec.kind]) for one in self.events)]
+        )
 
     def read(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield a row for each record of some batches of files, or of lines: an event, or a reason."""
-        splitter = _Splitter(self)
+        splitter, task = _Splitter(self), TaskContext.get()
+        first = task.partitionId() << _PARTITION if task is not None else 0
         for batch in batches:
-            files, originals = batch.column(FILE), batch.column(ORIGINAL)
+            originals = batch.column(ORIGINAL)
+            files = pa.array(np.arange(first, first + len(originals))) if self.brief else batch.column(FILE)
+            first += len(originals)
             if not self.layout.multiline:
                 records = _Records(files, pa.nulls(len(files), pa.int64()), originals)
                 yield from splitter.split(records, [*(self.layout.columns or ())])
                 continue
-            for file, content in zip(files, originals, strict=True):
-                yield from splitter.file(file, content.as_buffer().to_pybytes())
+            numbers = [None] * len(files) if self.some is None else batch.column(NUMBER).to_pylist()
+            for file, content, number in zip(files, originals, numbers, strict=True):
+                wanted = None if self.some is None else self.some.get(number, frozenset())
+                yield from splitter.file(file, content.as_buffer().to_pybytes(), wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """Records as they stand in files."""
+    """Records as they stand in files, which have a name or a number."""
 
     files: Column
     positions: Column
@@ -257,6 +286,11 @@ class _Records:
     def each(self, change: Callable[[Column], Column]) -> "_Records":
         """Return some of them."""
         return _Records(change(self.files), change(self.positions), change(self.originals))
+
+    def at(self, rows: Sequence[int]) -> "_Records":
+        """Return those in some rows."""
+        chosen = pa.array(rows, pa.int64())
+        return self.each(lambda column: column.take(chosen))
 
     @property
     def data(self) -> bytes:
@@ -273,11 +307,11 @@ class _Splitter:
         self.table, self.layout, self.schema = table, table.layout, table.schema
         self.grammar = CsvGrammar(table.layout)
 
-    def file(self, file: Any, content: bytes) -> Iterator[Any]:
-        """Yield the records of a whole file."""
+    def file(self, file: Any, content: bytes, wanted: frozenset[int] | None) -> Iterator[Any]:
+        """Yield the records of a whole file, or those at some positions."""
         columns: list[str | None] = [*(self.layout.columns or ())]
         if self.layout.quote and self.layout.quote.encode() in content:
-            yield from self._quoted(file, content, columns)
+            yield from self._quoted(file, content, columns, wanted)
             return
         start, number = 0, 1
         if self.layout.header and content:
@@ -287,11 +321,16 @@ class _Splitter:
             end = content.find(b"\n", start + _CHUNK) + 1 or len(content)
             originals = _lines(content[start:end])
             count = len(originals)
-            positions = pa.array(np.arange(number, number + count))
-            yield from self.split(_Records(pa.repeat(file, count), positions, originals), columns)
+            records = _Records(pa.repeat(file, count), pa.array(np.arange(number, number + count)), originals)
+            if wanted is not None:
+                records = records.at(sorted(one - number for one in wanted if number <= one < number + count))
+            if len(records):
+                yield from self.split(records, columns)
             start, number = end, number + count
 
-    def _quoted(self, file: Any, content: bytes, declared: list[str | None]) -> Iterator[Any]:
+    def _quoted(
+        self, file: Any, content: bytes, declared: list[str | None], wanted: frozenset[int] | None
+    ) -> Iterator[Any]:
         """Yield the records of a file with quotes, where a record may have several lines."""
         text = content.decode(BYTES)
         columns = None if self.layout.header else declared
@@ -299,11 +338,11 @@ class _Splitter:
         rows: list[_Row] = []
         for found in self.grammar.record.finditer(text):
             number, seen = number + text.count("\n", seen, found.start()), found.start()
-            fields = self.grammar.record_fields(found[0])
             if columns is None:
-                columns = fields
+                columns = self.grammar.record_fields(found[0])
                 continue
-            rows.append(_Row(file.as_py(), number, found[0].encode(BYTES), fields))
+            if wanted is None or number in wanted:
+                rows.append(_Row(file.as_py(), number, found[0].encode(BYTES), self.grammar.record_fields(found[0])))
             if len(rows) == _ROWS:
                 yield from self._each(rows, columns)
                 rows = []
@@ -419,7 +458,9 @@ class _Splitter:
             words = pa.array([wrong[row].words if row in wrong else None for row in range(count)], pa.string())
             good = pc.is_null(reasons)
             values = {name: pc.if_else(good, column, None) for name, column in values.items()}
-        place = (reasons, words, records.files, records.positions, records.originals)
+        place: tuple[Column, ...] = (reasons, records.files, records.positions)
+        if not self.table.brief:
+            place = (reasons, words, records.files, records.positions, records.originals)
         return pa.RecordBatch.from_arrays(
             [*place, *(values[one.name] for one in self.table.events)], schema=self.schema
         )
@@ -429,7 +470,7 @@ class _Splitter:
 class _Row:
     """A record that is looked at by itself."""
 
-    file: str
+    file: str | int
     position: int | None
     original: bytes
     fields: Sequence[str | None]
@@ -437,7 +478,7 @@ class _Row:
 
 def _records(rows: Sequence[_Row]) -> _Records:
     return _Records(
-        pa.array([row.file for row in rows], pa.string()),
+        pa.array([row.file for row in rows]),
         pa.array([row.position for row in rows], pa.int64()),
         pa.array([row.original for row in rows], pa.binary()),
     )

@@ -33,9 +33,9 @@ from penstock.pipeline.frames import (
     quoted,
     transit_schema,
 )
-from penstock.pipeline.ingest.csv_columns import CsvTable
+from penstock.pipeline.ingest.csv_columns import CsvTable, RecordPlaces
 from penstock.pipeline.ingest.mapping import BoundMapping
-from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
+from penstock.pipeline.ingest.records import FILE, NUMBER, ORIGINAL, POSITION, Converted, RecordProblem
 from penstock.pipeline.shared_columns import OF
 
 NAME, RANK, LACKS = "@name", "@rank", "@lacks"
@@ -47,9 +47,10 @@ _PLACED: Final = (
     StructField(POSITION, LongType()),
     StructField(ORIGINAL, BinaryType()),
 )
+_BRIEF: Final = (StructField(REASON, StringType()), *(StructField(name, LongType()) for name in (NUMBER, POSITION)))
 # Letters one by one: Java looks these up in a table, and a range of them is a function that it calls for each letter.
 _BASE32: Final = "[abcdefghijklmnopqrstuvwxyz234567]"
-_PRINCIPAL: Final = f"\\A(?:ed25519|threshold):{_BASE32}{{51}}[aq]\\z"
+PRINCIPAL: Final = f"\\A(?:ed25519|threshold):{_BASE32}{{51}}[aq]\\z"
 """52 characters of base32 for 256 bits: the four unused bits of the last one are zero."""
 
 
@@ -82,6 +83,8 @@ class CheckedRecords:
     shared: Mapping[str, Converted] = field(default_factory=dict)
     #: whether a record has an attribute that its version lacks, if the versions share columns
     lacking: Column | None = None
+    #: whether the source is a principal, if that was asked before
+    principal: Column | None = None
 
 
 def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
@@ -192,18 +195,26 @@ def _reason(wrong: Sequence[RecordProblem]) -> tuple[Column, Column]:
     return F.get(codes, quoted(_PROBLEM)).alias(REASON), F.get(words, quoted(_PROBLEM)).alias(WORDS)
 
 
-def tag_csv(files: DataFrame, bound: BoundMapping, at: datetime) -> DataFrame:
-    """Return the same of CSV files, which tasks read column by column."""
-    table, own = CsvTable.of(bound), {str(a.id): a.spec.kind for a in bound.event_type.attributes}
+def tag_csv(
+    files: DataFrame, bound: BoundMapping, at: datetime, *, brief: bool = False, some: RecordPlaces | None = None
+) -> DataFrame:
+    """Return the same of CSV files, which tasks read column by column.
+
+    `brief` leaves out what only the quarantine needs, and adds `@number`. `some` chooses records of files with a number.
+    """
+    table = CsvTable.of(bound, brief=brief, some=some)
+    own = {str(a.id): a.spec.kind for a in bound.event_type.attributes}
     event, names = transit_schema((bound.event_type,)), [one.name for one in table.events]
-    schema = StructType([*_PLACED, *(event[name] for name in names)])
-    checked = files.select(quoted(FILE), quoted(ORIGINAL)).mapInArrow(table.read, schema)
+    place = _BRIEF if brief else _PLACED
+    schema = StructType([*place, *(event[name] for name in names)])
+    needed = (ORIGINAL,) if brief else (FILE, ORIGINAL) if some is None else (FILE, ORIGINAL, NUMBER)
+    checked = files.select(*map(quoted, needed)).mapInArrow(table.read, schema)
     added = {
         INGESTED: literal(at, Kind.TIMESTAMP),
         TYPE: F.lit(str(bound.event_type.name)),
         **{name: literal(None, kind) for name, kind in own.items() if name not in names},
     }
-    wanted = (*QUARANTINE, TYPE, *METADATA, *own)
+    wanted = (*(field.name for field in place), *(() if brief else (INGESTED,)), TYPE, *METADATA, *own)
     return checked.select(*(added[name].alias(name) if name in added else quoted(name) for name in wanted))
 
 
@@ -213,7 +224,8 @@ def metadata_problems(checked: CheckedRecords, publishers: Sequence[str] = ()) -
     `publishers` are principals whose names are recognised without looking at each of their letters.
     """
     never = F.lit(False)
-    named, principal, there = quoted(ID) != F.lit(""), quoted(SOURCE).rlike(_PRINCIPAL), quoted(TIME).isNotNull()
+    named, there = quoted(ID) != F.lit(""), quoted(TIME).isNotNull()
+    principal = quoted(SOURCE).rlike(PRINCIPAL) if checked.principal is None else checked.principal
     principal = quoted(SOURCE).isin(*publishers) | principal if publishers else principal
     # A record whose time is an instant has no problem with it.
     instant = F.unix_micros(quoted(TIME)).between(F.lit(EARLIEST), F.lit(LATEST))

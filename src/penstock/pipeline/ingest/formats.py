@@ -35,6 +35,7 @@ from penstock.pipeline.frames import literal, micros, quoted
 from penstock.pipeline.ingest.event_frames import (
     LACKS,
     NAME,
+    PRINCIPAL,
     RANK,
     TYPE,
     UNKNOWN_ATTRIBUTE,
@@ -347,6 +348,7 @@ def _local(spark: SparkSession, file: str) -> list[str] | None:
 
 
 _TEXT: Final = AttributeSpec(Kind.STRING)
+_PRINCIPAL: Final = "@principal"
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _REAL: Final = (FloatType, DoubleType, DecimalType)
 
@@ -382,7 +384,8 @@ def check_table(
     attribute of its kind.
     """
     mapping = bound.mapping
-    table = _parquet(records, bound, lacking, columns)
+    from_source = mapping.source if columns is None and isinstance(mapping.source, FromColumn) else None
+    table = _parquet(records, bound, lacking, columns, None if from_source is None else from_source.column)
     # What values and problems both use is a column first: a text without its blanks.
     origins = (mapping.id, mapping.time, mapping.source, *mapping.attributes.values())
     read = [origin for origin in origins if isinstance(origin, FromColumn)]
@@ -406,6 +409,9 @@ def check_table(
         for name, origin in mapping.attributes.items()
     }
     frame = table.frame.select("*", *(text.alias(named[key]) for key, text in texts.items())) if texts else table.frame
+    if from_source is not None:
+        principal = converted("the source", _TEXT, from_source).value.rlike(PRINCIPAL)
+        frame = frame.select("*", F.coalesce(principal, F.lit(False)).alias(_PRINCIPAL))
     return CheckedRecords(
         frame,
         type=F.lit(str(bound.event_type.name)),
@@ -414,16 +420,26 @@ def check_table(
         source=converted("the source", _TEXT, mapping.source).value,
         problems=table.problems,
         versions=[Version(bound.event_type, values)],
+        principal=None if from_source is None else quoted(_PRINCIPAL),
     )
 
 
 def _parquet(
-    records: DataFrame, bound: BoundMapping, lacking: Sequence[str], columns: Mapping[str, str] | None
+    records: DataFrame,
+    bound: BoundMapping,
+    lacking: Sequence[str],
+    columns: Mapping[str, str] | None,
+    publisher: str | None,
 ) -> _Table:
-    schema = records.schema
+    """Find the columns; of `publisher`, `@principal` will say whether it has a principal."""
+    schema, frame = records.schema, records
     if columns is None:
         row = schema[ROW].dataType
         there = {f.name: f.dataType for f in row.fields} if isinstance(row, StructType) else {}
+        # As columns: of a row that is looked at in several steps, Spark would make a copy first.
+        columns = {name: f"@cell {number}" for number, name in enumerate(bound.columns) if name in there}
+        others = (quoted(name) for name in records.columns if name != ROW)
+        frame = records.select(*others, *(quoted(ROW).getField(name).alias(own) for name, own in columns.items()))
     else:
         there = {name: schema[own].dataType for name, own in columns.items()}
     cells: dict[str, _Cell] = {}
@@ -435,23 +451,23 @@ def _parquet(
                 hint=did_you_mean(name, there, f"there are: {', '.join(sorted(there))[:400]}"),
                 column=name[:80],
             )
-        cell = quoted(ROW).getField(name) if columns is None else quoted(columns[name])
-        cells[name] = _Cell(cell, there[name])
+        cells[name] = _Cell(quoted(columns[name]), there[name])
     source = bound.mapping.source
     problems = []
     for name, found in cells.items():
         if isinstance(found.type, StringType):
             valid = F.is_valid_utf8(found.column)
-            # A source must be a principal, and then it is.
+            # A source must be a principal, and then it is. Where that was asked before, a principal is not looked at.
             principal = isinstance(source, FromColumn) and source.column == name
             unless = F.lit(True) if principal else F.coalesce(valid, F.lit(True))
-            problems.append(RecordProblem(~valid, "ingest.utf8", "not UTF-8", unless))
+            where = ~quoted(_PRINCIPAL) & ~valid if name == publisher else ~valid
+            problems.append(RecordProblem(where, "ingest.utf8", "not UTF-8", unless))
     if lacking:
         header = RecordProblem(
             quoted(FILE).isin(*lacking), "ingest.header", "the file lacks a column that the mapping needs"
         )
         problems.insert(0, header)
-    return _Table(records, cells, problems)
+    return _Table(frame, cells, problems)
 
 
 def _text_key(origin: FromColumn) -> tuple[str, bool, tuple[str, ...]]:

@@ -20,6 +20,7 @@ A record is good if `Event.of` would take it. Every other one is in quarantine u
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -31,11 +32,12 @@ from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
+from penstock.pipeline.ingest.csv_columns import RecordPlaces
 from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, kinds_of, tag, tag_csv, tag_shared
 from penstock.pipeline.ingest.formats import check_envelopes, check_shared, check_table
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
-from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
+from penstock.pipeline.ingest.records import FILE, NUMBER, ORIGINAL, POSITION
 from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
@@ -48,17 +50,30 @@ _PLACE: Final = "@place"
 
 
 @dataclass(frozen=True, slots=True)
+class SeparateRecords:
+    """Records of which each can be read without the others: what is enough to store events, and those at some places.
+
+    `brief` has no columns of the quarantine but the reason, and for a record in a whole file its position, and has
+    `@number`. Numbers are the same as long as Spark reads the input in the same parts.
+    """
+
+    brief: Callable[[], DataFrame]
+    some: Callable[[RecordPlaces], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
 class Ingested:
     """The result of an ingest: events and quarantine.
 
     `tagged` has one row for each record; `good` and `bad` are its two parts. Where more than one of them is used,
-    `tagged` is worth persisting, which `run` does.
+    `tagged` is worth persisting, which `run_ingest` does. `store_ingest` reads records in the ways of `separate`.
     """
 
     tagged: DataFrame
     types: tuple[EventType, ...]
     #: the columns of the attributes, if many types share them
     shared: SharedColumns | None = None
+    separate: SeparateRecords | None = None
 
     @property
     def bad(self) -> DataFrame:
@@ -117,7 +132,7 @@ def ingest_envelopes(records: DataFrame, types: Iterable[VerifiedType], at: date
     """
     known = tuple(verified.event_type for verified in types)
     if not are_many(known):
-        return Ingested(tag(check_envelopes(records, known), at), known)
+        return _ingested(records, known, lambda some: tag(check_envelopes(some, known), at))
     kinds_of(known)
     shared = SharedColumns.of(known)
     return Ingested(tag_shared(check_shared(records, shared), at), known, shared)
@@ -130,9 +145,34 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
     CSV file says so itself. Raises `MalformedError` (`mapping.column`) for a Parquet column that no file has, or of a
     wrong type; never for a record.
     """
-    if bound.mapping.format is MappedFormat.CSV:
-        return Ingested(tag_csv(records, bound, at), (bound.event_type,))
-    return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
+    types = (bound.event_type,)
+    if bound.mapping.format is not MappedFormat.CSV:
+        return _ingested(records, types, lambda some: tag(check_table(some, bound, lacking), at))
+    files = bound.mapping.csv.multiline
+    separate = SeparateRecords(
+        lambda: tag_csv(records, bound, at, brief=True),
+        lambda places: tag_csv(_among(records, places), bound, at, some=places if files else None),
+    )
+    return Ingested(tag_csv(records, bound, at), types, separate=separate)
+
+
+def _ingested(records: DataFrame, types: tuple[EventType, ...], tagged: Callable[[DataFrame], DataFrame]) -> Ingested:
+    """Return the result of an ingest in which each row is a record."""
+    whole = tagged(records)
+    # The number is added last: below, Spark would read all that it knows of a row's file.
+    separate = SeparateRecords(
+        lambda: _numbered(whole.drop(*QUARANTINE[1:])), lambda places: tagged(_among(records, places))
+    )
+    return Ingested(whole, types, separate=separate)
+
+
+def _numbered(rows: DataFrame) -> DataFrame:
+    return rows.select("*", F.monotonically_increasing_id().alias(NUMBER))
+
+
+def _among(records: DataFrame, places: RecordPlaces) -> DataFrame:
+    # As one text: Python would tell Java each number in a call of its own.
+    return _numbered(records).where(f"`{NUMBER}` IN ({', '.join(map(str, places))})")
 
 
 AGAIN: Final = ("ingest.duplicate", "ingest.late")
@@ -169,7 +209,7 @@ def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime |
         found[REASON] = F.when(good & where, F.lit(code)).otherwise(found[REASON])
         found[WORDS] = F.when(good & where, F.lit(words)).otherwise(found[WORDS])
     columns = (found.get(name, quoted(name)).alias(name) for name in names)
-    return replace(ingested, tagged=ranked.select(*columns))
+    return replace(ingested, tagged=ranked.select(*columns), separate=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,25 +299,40 @@ def store_ingest(
     read a second time. It must be the same then, as files are. Where few are bad, only records in their places are
     checked again. Raises what the functions raise, and `FailedError` (`ingest.lost`).
     """
-    seen, file = Observation(), F.xxhash64(quoted(FILE))
-    # Places alone: what is observed is in Spark's log of events. Of good records nothing goes that far.
-    place = F.when(quoted(REASON).isNotNull(), F.concat_ws(":", file.cast("string"), quoted(POSITION).cast("string")))
-    placed = ingested.tagged.withColumn(_PLACE, place).drop(*QUARANTINE[1:])
-    observed = (
-        F.count(F.lit(1)).alias(_READ),
-        F.count(quoted(REASON)).alias(_BAD),
-        F.array_join(F.max_by(quoted(_PLACE), quoted(_PLACE), NOTED_RECORDS), ",").alias(_PLACE),
-    )
+    separate, seen = ingested.separate, Observation()
+    observed = [F.count(F.lit(1)).alias(_READ), F.count(quoted(REASON)).alias(_BAD)]
+    if separate is None:
+        frame = ingested.tagged.drop(*QUARANTINE[1:])
+    else:
+        frame = separate.brief()
+        # Places alone: what is observed is in Spark's log of events. Of good records nothing goes that far.
+        numbers = [quoted(name).cast("string") for name in (NUMBER, POSITION) if name in frame.columns]
+        place = F.when(quoted(REASON).isNotNull(), F.concat_ws(":", *numbers))
+        frame = frame.withColumn(_PLACE, place).drop(NUMBER, POSITION)
+        noted = F.max_by(quoted(_PLACE), quoted(_PLACE), NOTED_RECORDS)
+        observed.append(F.array_join(noted, ",").alias(_PLACE))
     # Filters are not moved below what observes, where they would compute every value a second time.
-    good = events(replace(ingested, tagged=placed.observe(seen, *observed)).written)
+    good = events(replace(ingested, tagged=frame.observe(seen, *observed)).written)
     found = seen.get
-    aside = ingested.bad
-    if found[_BAD] <= NOTED_RECORDS:
-        places = [one.split(":") for one in (found[_PLACE] or "").split(",") if one]
-        # Numbers first, which are compared faster. Lines have none.
-        numbered = quoted(POSITION).isNull() | quoted(POSITION).isin(*{int(one[1]) for one in places if one[1:]})
-        aside = aside.where(numbered & file.isin(*{int(one[0]) for one in places}))
-    return _tally(int(found[_READ]), StoredRecords(good, quarantine(aside)))
+    read, bad = int(found[_READ]), int(found[_BAD])
+    if not bad:
+        return _tally(read, StoredRecords(good, quarantine(ingested.bad.limit(0))))
+    if separate is not None and bad <= NOTED_RECORDS:
+        again = replace(ingested, tagged=separate.some(_places(found[_PLACE])))
+        stored = StoredRecords(good, quarantine(again.bad))
+        # If Spark has read the input in other parts than before, some are not found, and all records are checked again.
+        with suppress(FailedError):
+            return _tally(read, stored)
+    return _tally(read, StoredRecords(good, quarantine(ingested.bad)))
+
+
+def _places(noted: str) -> RecordPlaces:
+    """Read what was noted of bad records."""
+    found: dict[int, set[int]] = {}
+    for one in noted.split(","):
+        number, _, position = one.partition(":")
+        found.setdefault(int(number), set()).update([int(position)] if position else [])
+    return {number: frozenset(positions) for number, positions in found.items()}
 
 
 def each_batch(

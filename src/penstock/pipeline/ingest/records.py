@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.model.values import AttributeSpec, Enumerated, Kind
 from penstock.pipeline.event_columns import FILE as FILE
+from penstock.pipeline.event_columns import NUMBER as NUMBER
 from penstock.pipeline.event_columns import ORIGINAL as ORIGINAL
 from penstock.pipeline.event_columns import POSITION as POSITION
 from penstock.pipeline.frames import EARLIEST, LATEST, literal, quoted
