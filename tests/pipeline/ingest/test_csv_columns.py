@@ -70,7 +70,7 @@ def test_files_are_what_the_reference_says(content: bytes, plain: bool) -> None:
 def test_some_records_and_their_numbers_are_those_of_all(content: bytes, plain: bool, step: int) -> None:
     content = content.replace(b'"', b"") if plain else content
     whole = sorted(read(BOUND, content), key=lambda row: row[POSITION])  # type: ignore[arg-type, return-value]  # numbers
-    places = {8: frozenset(row[POSITION] for row in whole[::step])}
+    places = {8: frozenset(one for row in whole[::step] if isinstance(one := row[POSITION], int))}
     originals = pa.array([content, content], pa.binary())
     files = pa.record_batch({FILE: ["a", "b"], NUMBER: pa.array([7, 8], pa.int64()), ORIGINAL: originals})
 

@@ -1,8 +1,8 @@
 """CSV as typed columns: what tasks do with the bytes of files, or with their lines.
 
-Records without quotes, as nearly all are, are split and converted column by column, in Arrow. A text that the fast way
-does not know for certain is converted by `texts`, once for each distinct one, and so is a record that it cannot split.
-The fast way decides what is an event only: what is not has its reason from `texts`.
+Records whose quotes can be left out, as nearly all are, are split and converted column by column, in Arrow. A text that
+the fast way does not know for certain is converted by `texts`, once for each distinct one, and so is a record that it
+cannot split. The fast way decides what is an event only: what is not has its reason from `texts`.
 """
 
 import re
@@ -68,8 +68,6 @@ _PLACE: Final = (
 _BRIEF: Final = (pa.field(REASON, pa.string()), pa.field(NUMBER, pa.int64()), pa.field(POSITION, pa.int64()))
 _CHUNK: Final = 4 << 20
 """Bytes of a file that are converted together: they fit into a processor's cache."""
-_ROWS: Final = 10_000
-"""Records with quotes that are converted together."""
 _PARTITION: Final = 33
 """Bits of a number that are the row of a partition, as in `monotonically_increasing_id`."""
 _FEW: Final = 16
@@ -287,10 +285,9 @@ class _Records:
         """Return some of them."""
         return _Records(change(self.files), change(self.positions), change(self.originals))
 
-    def at(self, rows: Sequence[int]) -> "_Records":
-        """Return those in some rows."""
-        chosen = pa.array(rows, pa.int64())
-        return self.each(lambda column: column.take(chosen))
+    def chosen(self, mask: Any) -> "_Records":
+        """Return those of a mask of numpy."""
+        return self if mask.all() else self.each(lambda column: column.filter(pa.array(mask)))
 
     @property
     def data(self) -> bytes:
@@ -306,47 +303,59 @@ class _Splitter:
     def __init__(self, table: CsvTable) -> None:
         self.table, self.layout, self.schema = table, table.layout, table.schema
         self.grammar = CsvGrammar(table.layout)
+        # What is certainly one record: a line without quotes, or with quotes around whole fields without delimiters.
+        # Of such a record, the fields are the same without the quotes.
+        self.quote, delimiter = table.layout.quote.encode(), re.escape(table.layout.delimiter)
+        plain = f"[^{delimiter}{table.layout.quote}\r\n]*"
+        field = f"(?:{table.layout.quote}{plain}{table.layout.quote}|{plain})"
+        self.simple = f"^{field}(?:{delimiter}{field})*$"
+        self.single = f"^(?:[^{table.layout.quote}]*|{field}(?:{delimiter}{field})*\r?\n?)$"
 
     def file(self, file: Any, content: bytes, wanted: frozenset[int] | None) -> Iterator[Any]:
         """Yield the records of a whole file, or those at some positions."""
         columns: list[str | None] = [*(self.layout.columns or ())]
-        if self.layout.quote and self.layout.quote.encode() in content:
-            yield from self._quoted(file, content, columns, wanted)
-            return
+        text = content.decode(BYTES) if self.quote and self.quote in content else ""
         start, number = 0, 1
         if self.layout.header and content:
-            start, number = content.find(b"\n") + 1 or len(content), 2
+            start = self._end(text, 0) if text else content.find(b"\n") + 1 or len(content)
             columns = self.grammar.record_fields(content[:start].decode(BYTES))
+            number += content.count(b"\n", 0, start)
         while start < len(content):
             end = content.find(b"\n", start + _CHUNK) + 1 or len(content)
             originals = _lines(content[start:end])
-            count = len(originals)
-            records = _Records(pa.repeat(file, count), pa.array(np.arange(number, number + count)), originals)
-            if wanted is not None:
-                records = records.at(sorted(one - number for one in wanted if number <= one < number + count))
+            positions = np.arange(number, number + len(originals))
+            chosen = np.ones(len(positions), bool) if wanted is None else np.isin(positions, list(wanted))
+            # (1) Records of several lines, or which may be: one by one.
+            rows: list[_Row] = []
+            for line, begin, stop in self._several(originals, text, start) if text else ():
+                if chosen[line]:
+                    fields = self.grammar.record_fields(text[begin:stop])
+                    rows.append(_Row(file.as_py(), number + line, content[begin:stop], fields))
+                chosen[line : line + 1 + content.count(b"\n", begin, stop - 1)] = False
+                end = max(end, stop)
+            yield from self._each(rows, columns)
+            # (2) All others, which are lines.
+            records = _Records(pa.repeat(file, len(positions)), pa.array(positions), originals).chosen(chosen)
             if len(records):
                 yield from self.split(records, columns)
-            start, number = end, number + count
+            number += content.count(b"\n", start, end)
+            start = end
 
-    def _quoted(
-        self, file: Any, content: bytes, declared: list[str | None], wanted: frozenset[int] | None
-    ) -> Iterator[Any]:
-        """Yield the records of a file with quotes, where a record may have several lines."""
-        text = content.decode(BYTES)
-        columns = None if self.layout.header else declared
-        number, seen = 1, 0
-        rows: list[_Row] = []
-        for found in self.grammar.record.finditer(text):
-            number, seen = number + text.count("\n", seen, found.start()), found.start()
-            if columns is None:
-                columns = self.grammar.record_fields(found[0])
-                continue
-            if wanted is None or number in wanted:
-                rows.append(_Row(file.as_py(), number, found[0].encode(BYTES), self.grammar.record_fields(found[0])))
-            if len(rows) == _ROWS:
-                yield from self._each(rows, columns)
-                rows = []
-        yield from self._each(rows, columns or [])
+    def _several(self, lines: Column, text: str, start: int) -> Iterator[tuple[int, int, int]]:
+        """Yield records that lines with quotes belong to: the first line's number, and where it begins and ends."""
+        offsets = np.frombuffer(lines.buffers()[1], np.int32)
+        stop = start
+        for line in np.flatnonzero(~_mask(pc.match_substring_regex(lines, self.single))).tolist():
+            begin = start + int(offsets[line])
+            # A line within the record before does not begin another.
+            if begin >= stop:
+                stop = self._end(text, begin)
+                yield line, begin, stop
+
+    def _end(self, text: str, begin: int) -> int:
+        """Return where the record ends that begins somewhere."""
+        found = self.grammar.record.match(text, begin)
+        return found.end() if found else len(text)
 
     def split(self, records: _Records, columns: Sequence[str | None]) -> Iterator[Any]:
         """Yield records that are lines."""
@@ -363,6 +372,9 @@ class _Splitter:
             return
         # (2) Their fields. What is not plain is looked at one by one.
         layout = self.layout
+        if self.quote and self.quote in data:
+            simple = pc.match_substring_regex(texts, self.simple)
+            texts = pc.if_else(simple, pc.replace_substring(texts, layout.quote, ""), texts)
         if layout.header and not layout.multiline:
             head = pc.equal(texts, layout.delimiter.join(layout.columns or ()))
             if pc.any(head).as_py():

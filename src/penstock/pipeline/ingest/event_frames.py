@@ -200,7 +200,7 @@ def tag_csv(
 ) -> DataFrame:
     """Return the same of CSV files, which tasks read column by column.
 
-    `brief` leaves out what only the quarantine needs, and adds `@number`. `some` chooses records of files with a number.
+    `brief` leaves out what only the quarantine needs, and adds `@number`. `some` chooses records of numbered files.
     """
     table = CsvTable.of(bound, brief=brief, some=some)
     own = {str(a.id): a.spec.kind for a in bound.event_type.attributes}
