@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from random import Random
 
 import pytest
 
@@ -22,6 +23,12 @@ def test_nothing_is_violated(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 100
+
+
+def test_requests_to_a_rule_book_have_names_of_their_own() -> None:
+    random = Random(17)  # noqa: S311  # a test must be repeatable
+    times = [step.at for step in WORLDS["rule-book"]({}).steps(random, 2_000)]
+    assert len({f"{at:g}" for at in times}) == len(times)
 
 
 _TRACES = """

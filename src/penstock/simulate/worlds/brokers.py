@@ -120,6 +120,10 @@ class BrokersWorld:
         if process not in HOMES:
             await self._network.restart(process)
         elif process == "owner":
+            # Another queue: the process that has crashed still waits at the old one.
+            before, self._changes = self._changes, asyncio.Queue()
+            while not before.empty():
+                self._changes.put_nowait(before.get_nowait())
             self._simulation.start(process, self._own())
         else:
             work = self._publish_from(process) if process in PUBLISHERS else self._read(process)

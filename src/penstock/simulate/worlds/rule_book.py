@@ -92,10 +92,10 @@ class RuleBookWorld:
         self._racing = False
 
     def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
-        """Draw a workload."""
+        """Draw a workload. No two steps have the same time, which is the name of a request."""
         found = []
-        for _ in range(size):
-            at = round(random.uniform(0, self.seconds), 3)
+        for milliseconds in random.sample(range(round(1000 * self.seconds)), size):
+            at = milliseconds / 1000
             kind = random.choices(("state", "withdraw", "read"), (5, 2, 3))[0]
             if kind == "state":
                 place = str(random.randrange(len(_LISTS)))
