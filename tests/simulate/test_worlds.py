@@ -14,7 +14,7 @@ from penstock.simulate.worlds import WORLDS
 
 #: seeds of each world that `make soak` runs, with so many steps that each has a thousand messages; and all others
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
-SOAK_SIZES = {"components": 20, "decisions": 40, "roles": 200, "rule-book": 150}
+SOAK_SIZES = {"components": 20, "decisions": 40, "roles": 200, "rule-book": 200}
 
 
 @pytest.mark.parametrize("world", WORLDS)
