@@ -6,8 +6,7 @@ has many, they are rows of a broadcast table, which the event finds by a key: an
 restriction or in a reader's own filter. What the key finds is then evaluated exactly, so the join affects only speed.
 
 Constants of a policy are data of broadcast tables. In an expression they would be printed: in plans, in the UI, in
-logs. Unless the policy hides them, some are: in the filter that is pushed down to the files, in questions that are
-expressions, and as bounds of bins.
+logs. Only the filter that is pushed down to the files contains some, unless the policy hides them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,14 +26,13 @@ from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.manifest import PROGRAM as PROGRAM
 from penstock.pipeline.enforce.manifest import SUBSCRIBER as SUBSCRIBER
 from penstock.pipeline.enforce.manifest import no_view as no_view
-from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy
+from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import (
     Constants,
     OneRow,
     Program,
     Shape,
     Slots,
-    constants_row,
     equality,
     programs_of,
     shape_of,
@@ -224,22 +222,15 @@ class Finder:
     something: an answer, or a key to look up.
     """
 
-    def __init__(  # noqa: PLR0913  # events, and what to find for them; the rest has defaults
-        self,
-        events: DataFrame,
-        viewer: Viewer,
-        relevant: Relevant,
-        *,
-        parts: int = 1,
-        shape: Shaping | None = None,
-        constants: ConstantsIn = "hidden",
+    def __init__(
+        self, events: DataFrame, viewer: Viewer, relevant: Relevant, *, parts: int = 1, shape: Shaping | None = None
     ) -> None:
         self._events = events
         self._kinds = {name: source.kind for name, source in viewer.sources.items()}
         self._shape = shape or (lambda program: shape_of(program, self._kinds))
         self._viewer = viewer
         self._relevant = relevant
-        self._constants = constants_row("@i", constants)
+        self._constants = OneRow("@i")
         self._parts = parts
 
     def find(self, questions: Iterable[SearchQuestion]) -> DataFrame:
@@ -588,7 +579,7 @@ def _delivered(  # noqa: PLR0913  # all that `deliver` was given
         sources |= {str(column): ColumnSource(quoted(column), kind) for column, kind in shared.kinds.items()}
     events, environment = in_environment(events, policy, facts)
     viewer = Viewer(sources, environment, {**guards, **by_type.guards(least=least)})
-    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape, constants=policy.constants)
+    finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape)
     found = finder.find(SearchQuestion(program.number, ((program,),)) for program in concerned)
     view = [quoted(name) for part in finder.words() for name in part]
     masked = [viewer.value(name, view).alias(name) for name in sources if name != OF]

@@ -38,6 +38,7 @@ from penstock.simulate.simulation import Simulation
 from penstock.simulate.worlds.world import ProcessTasks
 
 _USERS: Final = 10
+_PAPS: Final = ("pap1", "pap2")
 _ROLES: Final = "".join(
     f"role {role}(n: integer);\nactivate {role}(n) if fact admitted(principal, '{role}', n) *;\n"
     for role in ("ER", "DR", "IR")
@@ -105,7 +106,7 @@ class ComponentsWorld:
             for kind, usual in (("pep", 2), ("pdp", 3), ("pip", 2))
             for number in range(1, options.get(f"{kind}s", usual) + 1)
         )
-        self.processes = ("pap1", "pap2", *self._members)
+        self.processes = (*_PAPS, *self._members)
         self._paps: dict[str, AdministrationComponent] = {}
         self._components: dict[str, Component] = {}
         self._policies = 0
@@ -274,7 +275,7 @@ class ComponentsWorld:
     async def settle(self) -> None:
         """Wait until all PAPs have one state and all members work by one configuration, and note what they have."""
         await asyncio.sleep(2 * _LEVELS.lifespan)
-        await self._until(self._whole)
+        await self._until(self._whole, self._ahead())
         note = self._simulation.note
         for name, pap in self._paps.items():
             facts = pap.registry.engine.facts("admitted")
@@ -292,8 +293,19 @@ class ComponentsWorld:
         moving = any(pap.registry.progress for pap in self._paps.values())
         return len(self._paps) == 2 and len(states) == len(numbers) == 1 and 0 not in numbers and not moving
 
-    async def _until(self, reached: Any) -> None:
-        end = self._simulation.time + _SETTLES
+    def _ahead(self) -> float:
+        """Return the last time that a PAP can have written from the future: the other one does nothing until then."""
+        last = 0.0
+        for entry in self._simulation.log:
+            match entry.fields:
+                case {"fault": "jump", "seconds": float() | int() as seconds, "where": (str(process), str(amount))} if (
+                    process in _PAPS
+                ):
+                    last = max(last, entry.at + seconds + float(amount))
+        return last
+
+    async def _until(self, reached: Any, ahead: float = 0.0) -> None:
+        end = max(self._simulation.time, ahead) + _SETTLES
         while not reached() and self._simulation.time < end:
             await asyncio.sleep(0.25)
 
