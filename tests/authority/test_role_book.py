@@ -286,3 +286,10 @@ def test_a_writer_whose_clock_is_behind_is_understood() -> None:
     assert [one.name for one in book.engine.active(SMITH.principal)] == ["r"]
     assert canonical(book.engine.image().to_sexp()) == folded(book)
     assert len(book.advance(until + timedelta(minutes=1)).ended) == 2
+
+
+def test_the_first_change_of_a_clock_behind_the_founding_s_has_the_founding_s_time() -> None:
+    ledger = Ledger(MemoryRecords(), "roles")
+    book = RoleBook.create(ledger, SIGNED, NOW, signer=KEY)
+    book.change(SetFact("open", True), KEY.principal, NOW - timedelta(hours=1))
+    assert RoleBook(ledger).engine.now == NOW

@@ -157,6 +157,7 @@ class RoleBook:
         if self.signed and _verified(value, first).author != found.domain:
             raise _foreign(first, "the domain has not signed it")
         self.engine = self.founding.engine()
+        self.engine.advance(first.when)
         self._head = first.head
         self._kept = first.number
         self._load(until)
