@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from harness import Result, at_least, at_most, observed
-from penstock.guard import Branch, EventRequest, Request, Restriction, Ruling
+from penstock.guard import Branch, Restriction
 from penstock.model import (
     AttributeDefinition,
     AttributeId,
@@ -45,13 +45,10 @@ from penstock.pipeline.whatif import compare, compare_publishers
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import VerifiedType
-from penstock.trust.validity import ALWAYS
-from spark_parts import medians, nothing, spark_session
+from spark_parts import OWNER, BenchPolicy, Rules, medians, nothing, spark_session, trusted
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
 MASKED = 4 * ROWS
-OWNER = Principal(b"\1" * 32)
 PLATES = 1_000_000
 DENSE = "plate of few"
 SIGHTING = EventType.of(
@@ -67,25 +64,7 @@ SIGHTING = EventType.of(
     )
 )
 IDS = {attribute.name: attribute.id for attribute in SIGHTING.attributes}
-TYPE = VerifiedType("type:bench", SIGHTING, TypeDefinition(SIGHTING.name, ()), OWNER, ALWAYS, ())
-
-
-class Rules:
-    """What each principal may do."""
-
-    def __init__(self, rules: dict[Principal, Restriction]) -> None:
-        self.rules = rules
-
-    def rule(self, request: Request) -> Ruling:
-        return Ruling(self.rules[request.principal].branches) if isinstance(request, EventRequest) else Ruling()
-
-
-class BenchPolicy(PipelinePolicy):
-    """A policy that knows its publishers."""
-
-    def principals(self) -> tuple[Principal, ...]:
-        rights = [right for book in self.others if isinstance(book, Rules) for right in book.rules.items()]
-        return tuple(who for who, right in rights if any(b.action is Right.PUBLISH for b in right.branches))
+TYPE = trusted(SIGHTING)
 
 
 def branch(where: str, shown: Sequence[AttributeId], action: Right = Right.SUBSCRIBE) -> Branch:

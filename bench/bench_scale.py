@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from harness import Result, at_most, observed
-from penstock.guard import Branch, EventRequest, Request, Restriction, Ruling
+from penstock.guard import Branch, Restriction
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.pipeline.enforce.deliver import deliver
-from penstock.pipeline.enforce.policy import PipelinePolicy, RecordingPolicy, Subscriber
+from penstock.pipeline.enforce.policy import RecordingPolicy, Subscriber
 from penstock.pipeline.frames import ID, SOURCE, TIME
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
@@ -28,37 +28,12 @@ from penstock.pipeline.jobs.job import run as run_job
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import VerifiedType
-from penstock.trust.validity import ALWAYS
-from spark_parts import medians, nothing, spark_session
+from spark_parts import OWNER, BenchPolicy, Rules, medians, nothing, spark_session, trusted
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
 EVENTS, CELLS, KEYED = ROWS // 10, 10 * ROWS, ROWS
-OWNER = Principal(b"\1" * 32)
 KINDS = (Kind.STRING, Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN, Kind.TIMESTAMP)
 MOMENT = "2026-05-01T12:00:00Z"
-
-
-class Rules:
-    """What each principal may do."""
-
-    def __init__(self, rules: dict[Principal, Restriction]) -> None:
-        self.rules = rules
-
-    def rule(self, request: Request) -> Ruling:
-        return Ruling(self.rules[request.principal].branches) if isinstance(request, EventRequest) else Ruling()
-
-
-class BenchPolicy(PipelinePolicy):
-    """A policy whose only publisher is the owner of all types."""
-
-    def principals(self) -> tuple[Principal, ...]:
-        return (OWNER,)
-
-
-def trusted(event_type: EventType) -> VerifiedType:
-    definition = TypeDefinition(event_type.name, ())
-    return VerifiedType(f"type:{event_type.name}", event_type, definition, OWNER, ALWAYS, ())
 
 
 def policy(readers: list[tuple[EventType, str]], types: tuple[EventType, ...]) -> BenchPolicy:

@@ -1,4 +1,4 @@
-"""What benchmarks on Spark have in common."""
+"""What benchmarks on Spark have in common: a session, a policy with given rights, and how they are timed."""
 
 import os
 import statistics
@@ -8,9 +8,40 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.guard import EventRequest, Request, Restriction, Ruling
+from penstock.model import EventType, Principal, TypeDefinition
+from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import ALWAYS
 
 WARM, ROUNDS = 3, 5
+OWNER = Principal(b"\1" * 32)
+"""Owns all types of the benchmarks."""
+
+
+class Rules:
+    """What each principal may do."""
+
+    def __init__(self, rules: dict[Principal, Restriction]) -> None:
+        self.rules = rules
+
+    def rule(self, request: Request) -> Ruling:
+        return Ruling(self.rules[request.principal].branches) if isinstance(request, EventRequest) else Ruling()
+
+
+class BenchPolicy(PipelinePolicy):
+    """A policy that knows its publishers."""
+
+    def principals(self) -> tuple[Principal, ...]:
+        rights = [right for book in self.others if isinstance(book, Rules) for right in book.rules.items()]
+        return tuple(who for who, right in rights if any(b.action is Right.PUBLISH for b in right.branches))
+
+
+def trusted(event_type: EventType) -> VerifiedType:
+    definition = TypeDefinition(event_type.name, ())
+    return VerifiedType(f"type:{event_type.name}", event_type, definition, OWNER, ALWAYS, ())
 
 
 def spark_session(memory: str, also: Mapping[str, str] | None = None) -> SparkSession:

@@ -12,9 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.pipeline.policy_kit import define
 from tests.trust.kit import NOW, grant, key, who
 
-from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
+from penstock.model import EventType, Kind
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.store.files.policy_files import ChainFile
 from penstock.trust import Credentials, Right, event_tag, read_credentials, sign_type
@@ -25,14 +26,7 @@ from penstock.trust.policy_state import PolicyAuthor
 HIDDEN = "1974.5"
 """A constant of the policy, which nobody is to find in a plan."""
 NAME = "org.plant.Reading"
-FIRST = TypeDefinition(
-    TypeName(who(1), NAME),
-    (
-        AttributeDefinition("sensor", "0", AttributeSpec(Kind.STRING)),
-        AttributeDefinition("region", "1", AttributeSpec(Kind.STRING)),
-        AttributeDefinition("value", "2", AttributeSpec(Kind.FLOAT)),
-    ),
-)
+FIRST = define(NAME, {"sensor": Kind.STRING, "region": Kind.STRING, "value": Kind.FLOAT}, owner=who(1))
 SECOND = FIRST.rename("sensor", "probe", version="1")
 SENSOR, REGION, VALUE = (attribute.id for attribute in EventType.of(FIRST).attributes)
 

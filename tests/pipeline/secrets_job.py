@@ -11,8 +11,7 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from tests.pipeline.enforce.test_admit import Publishers
-from tests.pipeline.enforce.test_deliver import Rulebook, trusted
+from tests.pipeline.policy_kit import NOON, PLATE, SIGHTING, SPEED, Publishers, Rulebook, by_id, trusted
 from tests.pipeline.rows import frame, transit_frame
 from tests.pipeline.sealed_kit import CAR, SCOPES, event, key_files, ring, secret, traces
 
@@ -22,15 +21,9 @@ from penstock.crypto.keys import private_key_to_sexp
 from penstock.crypto.wrapping import Secret
 from penstock.guard import Branch, Restriction, When
 from penstock.model import (
-    AttributeDefinition,
-    AttributeSpec,
     Event,
-    EventType,
-    Kind,
     Principal,
     Scalar,
-    TypeDefinition,
-    TypeName,
 )
 from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import deliver
@@ -42,27 +35,13 @@ from penstock.pipeline.sealed.reader import BlockReader, events_schema, sealed_c
 from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import Compacting, Writing
 from penstock.pipeline.whatif import compare
-from penstock.selector import Selector, parse
+from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.validity import Validity
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECRET_DAY = datetime(2031, 7, 7, tzinfo=UTC)
-TYPE = trusted(
-    EventType.of(
-        TypeDefinition(
-            TypeName(Principal(b"\1" * 32), "Sighting"),
-            (
-                AttributeDefinition("plate", "0", AttributeSpec(Kind.STRING)),
-                AttributeDefinition("speed", "1", AttributeSpec(Kind.INTEGER)),
-                AttributeDefinition("seen", "2", AttributeSpec(Kind.TIMESTAMP)),
-                AttributeDefinition("ratio", "3", AttributeSpec(Kind.FLOAT)),
-            ),
-        )
-    )
-)
-PLATE, SPEED, SEEN, RATIO = (attribute.id for attribute in TYPE.event_type.attributes)
+TYPE = trusted(SIGHTING)
 COMPARED: Final = (
     "plate IN ('SECRET{n}', 'b') AND speed > 77077077{n} OR ratio BETWEEN 77027702.25 AND 77027702.255"
     " OR seen < TIMESTAMP '2031-07-07 00:00:0{n}'"
@@ -75,10 +54,6 @@ SIGNER: Final = SigningKey(sha256(b"signer").digest())
 KEY_TRACES: Final = traces(KEK, sha256(b"signer").digest(), *(secret(scope).expose() for scope in SCOPES))
 #: how the constants above are written: by people, by Spark, and as data
 TRACES: Final = ("SECRET", "SEC._?RET", "77077077", r"77027702\.", r"7\.70277022", "2031-07", str(micros(SECRET_DAY)))
-
-
-def by_id(text: str) -> Selector:
-    return parse(text).rename({a.name: a.id for a in TYPE.event_type.attributes})
 
 
 def policy(count: int, text: str = COMPARED) -> PipelinePolicy:

@@ -12,22 +12,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.budget import examples
 from tests.guard.strategies import Family, events, exclusive, families, restrictions, selectors
-from tests.pipeline.enforce.test_admit import TIMES, Publishers
-from tests.pipeline.enforce.test_deliver import Rulebook, policy_of, trusted, wide
+from tests.pipeline.enforce.test_admit import TIMES
+from tests.pipeline.enforce.test_deliver import wide
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import Publishers, Rulebook, define, numbers, policy_of, trusted
 from tests.pipeline.rows import collected, sharing, transit_frame
 
 from penstock.guard import Branch, Restriction
 from penstock.model import (
-    AttributeDefinition,
     AttributeSpec,
     Event,
     EventType,
     Kind,
     Principal,
     TransitEvent,
-    TypeDefinition,
-    TypeName,
 )
 from penstock.pipeline import shared_columns
 from penstock.pipeline.enforce.admit import REASON, admit, admit_shared
@@ -132,9 +130,8 @@ def test_readers_get_the_same_rows(
 
 def test_versions_of_a_type_see_nothing_of_each_other(spark: SparkSession) -> None:
     """A column that both versions used would show the reader of one an attribute of the other."""
-    name, number = TypeName(Principal(b"\1" * 32), "Changed"), AttributeSpec(Kind.INTEGER)
-    first = TypeDefinition(name, (AttributeDefinition("old", "0", number), AttributeDefinition("kept", "1", number)))
-    second = first.remove("old", version="1").add("new", "2", number, version="2")
+    first = define("Changed", numbers(["old", "kept"]))
+    second = first.remove("old", version="1").add("new", "2", AttributeSpec(Kind.INTEGER), version="2")
     before, after = EventType.of(first), EventType.of(second)
     sent = [
         (before, replace(Event.of(before, {"old": 5, "kept": 1}).to_transit(), id="0", time=TIMES[0])),

@@ -16,19 +16,9 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.budget import examples
 from tests.guard.strategies import Family
-from tests.pipeline.enforce.test_deliver import (
-    NOON,
-    PLATE,
-    SIGHTING,
-    SPEED,
-    by_id,
-    cases,
-    policy_of,
-    reader,
-    sightings,
-    trusted,
-)
+from tests.pipeline.enforce.test_deliver import cases
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import NOON, PLATE, SIGHTING, SPEED, by_id, policy_of, reader, sightings, trusted
 from tests.pipeline.rows import collected, frame, same, transit_frame
 
 from penstock.errors import MalformedError, RefusedError

@@ -1,9 +1,8 @@
 """What-if counts exactly what live delivery before and after would have given, on Spark and without it."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,16 +29,15 @@ from tests.guard.london import (
     numberplate,
 )
 from tests.guard.strategies import Family, events, families, restrictions, selectors
-from tests.pipeline.enforce.test_deliver import MANY, SIGHTING, policy_of, sightings
+from tests.pipeline.enforce.test_deliver import MANY
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import NOON, SIGHTING, TIMES, Rulebook, define, numbers, policy_of, sightings, trusted
 from tests.pipeline.rows import transit_frame
 
 from penstock.errors import MalformedError
-from penstock.guard import Branch, Delivery, Request, Restriction, Ruling, environment
+from penstock.guard import Branch, Delivery, Restriction, environment
 from penstock.model import (
-    AttributeDefinition,
     AttributeId,
-    AttributeSpec,
     Event,
     EventType,
     Kind,
@@ -64,27 +62,8 @@ from penstock.pipeline.whatif import (
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import VerifiedType
-from penstock.trust.validity import Validity
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-TIMES = [NOON, NOON + timedelta(hours=7), NOON + timedelta(days=40), NOON - timedelta(days=2)]
 PEOPLE = [Principal(bytes([n]) * 32) for n in range(1, 4)]
-
-
-@dataclass(frozen=True)
-class Given:
-    """An authority that gives each principal one restriction."""
-
-    restrictions: Mapping[Principal, Restriction]
-
-    def rule(self, request: Request, /) -> Ruling:
-        return Ruling(self.restrictions.get(request.principal, Restriction()).branches)
-
-
-def known(event_type: EventType) -> VerifiedType:
-    definition = TypeDefinition(event_type.name, ())
-    return VerifiedType(f"type:{event_type.name}", event_type, definition, event_type.name.owner, Validity(), ())
 
 
 @st.composite
@@ -96,8 +75,8 @@ def policies(draw: st.DrawFn, family: Family) -> PipelinePolicy:
         for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
             version = draw(st.sampled_from(readable))
             selector = draw(st.just(ALWAYS) | selectors(version.schema))
-            subscribers.append(Subscriber(f"s{number}", person, known(version), selector))
-    return PipelinePolicy(Credentials(), tuple(subscribers), (Given(given),))
+            subscribers.append(Subscriber(f"s{number}", person, trusted(version), selector))
+    return PipelinePolicy(Credentials(), tuple(subscribers), (Rulebook(given),))
 
 
 Case = tuple[Family, PipelinePolicy, PipelinePolicy, list[TransitEvent]]
@@ -274,18 +253,15 @@ def test_a_filter_on_a_hidden_attribute_matches_only_once_it_is_seen(history: Da
 
 def test_more_attributes_than_a_word_has_bits(spark: SparkSession) -> None:
     names = [f"a{n}" for n in range(70)]
-    definition = TypeDefinition(
-        TypeName(PEOPLE[0], "Wide"), tuple(AttributeDefinition(n, n, AttributeSpec(Kind.INTEGER)) for n in names)
-    )
-    wide = EventType.of(definition)
+    wide = EventType.of(define("Wide", numbers(names), owner=PEOPLE[0]))
     ids = [a.id for a in wide.attributes]
     crowd = [Principal(n.to_bytes(32, "big")) for n in range(1, 6)]
     shows = {
         person: Restriction((Branch(action=Right.SUBSCRIBE, attributes=frozenset({ids[n], ids[69 - n]})),))
         for n, person in enumerate(crowd)
     }
-    readers = tuple(Subscriber(str(person), person, known(wide)) for person in crowd)
-    before, after = PipelinePolicy(Credentials(), readers), PipelinePolicy(Credentials(), readers, (Given(shows),))
+    readers = tuple(Subscriber(str(person), person, trusted(wide)) for person in crowd)
+    before, after = PipelinePolicy(Credentials(), readers), PipelinePolicy(Credentials(), readers, (Rulebook(shows),))
     sent = [replace(Event.of(wide, dict.fromkeys(names, 1), id="e").to_transit(), time=NOON)]
     found = compare(transit_frame(spark, [wide], sent), before, after, types=[wide])
     assert found.events == 1
@@ -300,7 +276,7 @@ def test_what_the_history_does_not_tell_is_named(spark: SparkSession, history: D
     branch = Branch(action=Right.SUBSCRIBE, guards=frozenset({"on-duty"}))
     readers = (Subscriber("x", PEOPLE[0], V8516),)
     before = PipelinePolicy(Credentials(), readers)
-    after = PipelinePolicy(Credentials(), readers, (Given({PEOPLE[0]: Restriction((branch,))}),))
+    after = PipelinePolicy(Credentials(), readers, (Rulebook({PEOPLE[0]: Restriction((branch,))}),))
     found = compare(history, before, after, types=[TYPE])
     assert (found.unknown, found.changes) == (("on-duty",), ())
     guards: dict[str, Column] = {"on-duty": quoted(ID) == F.lit("e4")}
@@ -310,10 +286,8 @@ def test_what_the_history_does_not_tell_is_named(spark: SparkSession, history: D
 
 
 def test_readers_of_other_types_are_passed_over_and_results_add_up(history: DataFrame) -> None:
-    other = EventType.of(
-        TypeDefinition(TypeName(PEOPLE[0], "Other"), (AttributeDefinition("a", "0", AttributeSpec(Kind.STRING)),))
-    )
-    readers = (*READERS, Subscriber("x", PEOPLE[0], known(other)))
+    other = EventType.of(define("Other", {"a": Kind.STRING}, owner=PEOPLE[0]))
+    readers = (*READERS, Subscriber("x", PEOPLE[0], trusted(other)))
     before, after = PipelinePolicy(BAG, readers), PipelinePolicy(Credentials.of(*BAG, ASKED), readers)
     found = compare(history, before, after, types=[TYPE])
     assert [reader.name for reader in found.passed_over] == ["x"]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
 from tests.guard.strategies import events, exclusive, families, restrictions
-from tests.pipeline.enforce.test_admit import STRANGER, TIMES, Publishers, published
-from tests.pipeline.enforce.test_deliver import Rulebook, trusted
+from tests.pipeline.enforce.test_admit import STRANGER, TIMES, published
 from tests.pipeline.enforce.test_restrict import WITH_A_NUMBER
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import Publishers, Rulebook, trusted
 from tests.pipeline.rows import frame
 
 from penstock.guard import Branch, Restriction

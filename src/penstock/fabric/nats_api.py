@@ -130,7 +130,7 @@ async def connect(arguments: dict[str, Any], *, timeout: float, **options: Any) 
     except asyncio.CancelledError:
         close_socket(client)
         raise
-    except Exception:
+    except Exception:  # whatever it is, the connection must not stay open
         await shut(client)
         raise
     return client
@@ -170,7 +170,7 @@ async def retried(
     while True:
         try:
             return await work()
-        except Exception as error:
+        except Exception as error:  # `may_pass` says which errors are repeated; all others are raised
             pause = next(pauses, None) if may_pass(error) else None
             if pause is None:
                 raise

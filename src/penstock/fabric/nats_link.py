@@ -150,7 +150,7 @@ class NatsLink(NatsNames):
 
         try:
             return await retried(once, self._pauses(self.patience if patience is None else patience), _may_pass)
-        except Exception as error:
+        except (ApiError, FailedError, *TRANSIENT) as error:
             if _may_pass(error):
                 raise self.unreachable(error) from error
             raise

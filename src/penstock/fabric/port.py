@@ -921,7 +921,7 @@ async def answer(topic: str, handler: Handler, sample: Sample) -> bytes:
     """Return a handler's answer. Raises `FailedError` (`fabric.handler-failed`) without details."""
     try:
         return await handler(sample)
-    except Exception as error:
+    except Exception as error:  # a handler may raise anything, and details are not for who asked
         raise handler_failed(topic) from error
 
 

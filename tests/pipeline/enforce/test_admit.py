@@ -2,37 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
 from tests.guard.strategies import events, exclusive, families, restrictions
-from tests.pipeline.enforce.test_deliver import Rulebook, trusted
+from tests.pipeline.policy_kit import NOON, Publishers, Rulebook, trusted
 from tests.pipeline.rows import collected, frame, same
 
 from penstock.errors import RefusedError
 from penstock.guard import Publication, Restriction, environment
 from penstock.model import Event, EventType, Principal, TransitEvent
 from penstock.pipeline.enforce.admit import REASON, admit
-from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TIMES = [NOON, NOON + timedelta(hours=7), NOON - timedelta(days=2)]
 STRANGER = Principal(b"\xff" * 32)
-
-
-class Publishers(PipelinePolicy):
-    """A policy whose publishers are given, not found in credentials."""
-
-    def principals(self) -> tuple[Principal, ...]:
-        (book,) = self.others
-        assert isinstance(book, Rulebook)
-        return tuple(book.rules)
 
 
 @st.composite

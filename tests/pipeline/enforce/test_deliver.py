@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,63 +15,39 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import (
+    NOON,
+    PLATE,
+    RATIO,
+    SEEN,
+    SIGHTING,
+    SPEED,
+    TIMES,
+    by_id,
+    define,
+    numbers,
+    policy_of,
+    reader,
+    sightings,
+)
 from tests.pipeline.rows import collected, same, transit_frame
 
 from penstock.errors import MalformedError, RefusedError
-from penstock.guard import Authority, Branch, Delivery, EventRequest, Request, Restriction, Ruling, When, environment
+from penstock.guard import Branch, Delivery, Restriction, When, environment
 from penstock.model import (
-    AttributeDefinition,
-    AttributeId,
-    AttributeSpec,
     Event,
     EventType,
     Kind,
-    Principal,
     Scalar,
     TransitEvent,
-    TypeDefinition,
-    TypeName,
 )
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, Delivered, deliver
-from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.programs import Program, equality, shape_of, span
 from penstock.pipeline.frames import ID, quoted
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
-from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import VerifiedType
-from penstock.trust.validity import ALWAYS as FOREVER
 from penstock.trust.validity import Validity
-
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-TIMES = [NOON, NOON + timedelta(hours=7), NOON + timedelta(days=40), NOON - timedelta(days=2)]
-
-
-class Rulebook:
-    """A source of authority for tests: what each principal may see."""
-
-    def __init__(self, rules: dict[Principal, Restriction]) -> None:
-        self.rules = rules
-
-    def rule(self, request: Request) -> Ruling:
-        assert isinstance(request, EventRequest)
-        return Ruling(self.rules.get(request.principal, Restriction()).branches)
-
-
-def trusted(event_type: EventType) -> VerifiedType:
-    definition = TypeDefinition(event_type.name, ())
-    return VerifiedType(f"type:{event_type.name}", event_type, definition, event_type.name.owner, FOREVER, ())
-
-
-def policy_of(readers: Sequence[tuple[EventType, Restriction, Selector]]) -> PipelinePolicy:
-    principals = [Principal(number.to_bytes(32, "big")) for number in range(len(readers))]
-    rules: tuple[Authority, ...] = (Rulebook({p: r for p, (_, r, _) in zip(principals, readers, strict=True)}),)
-    subscribers = tuple(
-        Subscriber(f"reader-{number}", principal, trusted(event_type), selector)
-        for number, (principal, (event_type, _, selector)) in enumerate(zip(principals, readers, strict=True))
-    )
-    return PipelinePolicy(Credentials(), subscribers, rules)
 
 
 def check(
@@ -122,48 +98,6 @@ def test_each_reader_gets_what_live_delivery_gives(
     family, readers, sent = case
     frame = transit_frame(spark, family.types, sent)
     check(deliver(frame, family.types, policy_of(readers)), readers, sent)
-
-
-SIGHTING = EventType.of(
-    TypeDefinition(
-        TypeName(Principal(b"\1" * 32), "Sighting"),
-        (
-            AttributeDefinition("plate", "0", AttributeSpec(Kind.STRING)),
-            AttributeDefinition("speed", "1", AttributeSpec(Kind.INTEGER)),
-            AttributeDefinition("seen", "2", AttributeSpec(Kind.TIMESTAMP)),
-            AttributeDefinition("ratio", "3", AttributeSpec(Kind.FLOAT)),
-        ),
-    )
-)
-PLATE, SPEED, SEEN, RATIO = (attribute.id for attribute in SIGHTING.attributes)
-
-
-def sightings(count: int) -> list[TransitEvent]:
-    return [
-        replace(
-            Event.of(
-                SIGHTING,
-                {
-                    "plate": f"P{n % 17}" if n % 5 else None,
-                    "speed": n % 41,
-                    "seen": NOON + timedelta(minutes=n),
-                    "ratio": float("nan") if n % 13 == 0 else n / 7,
-                },
-            ).to_transit(),
-            id=str(n),
-            time=TIMES[n % len(TIMES)],
-        )
-        for n in range(count)
-    ]
-
-
-def by_id(text: str) -> Selector:
-    return parse(text).rename({a.name: a.id for a in SIGHTING.attributes})
-
-
-def reader(where: str, *shown: AttributeId, **more: object) -> tuple[EventType, Restriction, Selector]:
-    branch = Branch(action=Right.SUBSCRIBE, attributes=frozenset(shown), where=by_id(where), **more)  # type: ignore[arg-type]  # fields of a branch
-    return SIGHTING, Restriction((branch,)), ALWAYS
 
 
 MANY: dict[str, list[tuple[EventType, Restriction, Selector]]] = {
@@ -296,8 +230,7 @@ def test_plans_do_not_grow_with_readers(spark: SparkSession) -> None:
 
 
 def wide(number: int, attributes: int) -> EventType:
-    specs = (AttributeDefinition(f"a{n}", str(n), AttributeSpec(Kind.INTEGER)) for n in range(attributes))
-    return EventType.of(TypeDefinition(TypeName(Principal(b"\1" * 32), f"Wide{number}"), tuple(specs)))
+    return EventType.of(define(f"Wide{number}", numbers(f"a{n}" for n in range(attributes))))
 
 
 def sent_of(event_type: EventType, number: int, values: Mapping[str, Scalar]) -> TransitEvent:

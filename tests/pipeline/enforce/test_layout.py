@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.enforce.test_deliver import MANY, PLATE, SIGHTING, policy_of, reader, sightings
+from tests.pipeline.enforce.test_deliver import MANY
 from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.policy_kit import PLATE, SIGHTING, define, policy_of, reader, sightings
 from tests.pipeline.rows import collected, transit_frame
 
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import Restriction
-from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
+from penstock.model import EventType, Kind
 from penstock.pipeline.enforce import layout
 from penstock.pipeline.enforce.deliver import Delivered, deliver
 from penstock.pipeline.enforce.layout import (
@@ -31,15 +32,7 @@ from penstock.selector import ALWAYS, Selector
 Readers = Sequence[tuple[EventType, Restriction, Selector]]
 
 #: the version before, in which the plate had another name and there was no ratio
-OLDER = EventType.of(
-    TypeDefinition(
-        TypeName(SIGHTING.name.owner, "Sighting", "older"),
-        (
-            AttributeDefinition("number", "0", AttributeSpec(Kind.STRING)),
-            AttributeDefinition("speed", "1", AttributeSpec(Kind.INTEGER)),
-        ),
-    )
-)
+OLDER = EventType.of(define("Sighting", {"number": Kind.STRING, "speed": Kind.INTEGER}, version="older"))
 
 
 @pytest.fixture(autouse=True, scope="module")

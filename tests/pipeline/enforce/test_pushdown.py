@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, given, settings
 from tests.budget import examples
 from tests.guard.strategies import Family
-from tests.pipeline.enforce.test_deliver import SIGHTING, by_id, cases, reader
+from tests.pipeline.enforce.test_deliver import cases
+from tests.pipeline.policy_kit import SIGHTING, by_id, reader
 
 from penstock.guard import Delivery, Restriction, environment
 from penstock.model import EventType, Kind, TransitEvent

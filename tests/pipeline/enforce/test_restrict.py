@@ -11,20 +11,15 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.policy_kit import NOON, define, numbers
 from tests.pipeline.rows import collected, same, transit_frame
 
 from penstock.errors import MalformedError
 from penstock.guard import Branch, Delivery, Restriction, environment
 from penstock.model import (
-    AttributeDefinition,
-    AttributeSpec,
     Event,
     EventType,
-    Kind,
-    Principal,
     TransitEvent,
-    TypeDefinition,
-    TypeName,
 )
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.restrict import deliver_one, environment_sources, mask
@@ -36,7 +31,6 @@ from penstock.trust.credentials import Credentials
 IN_UTC = PipelinePolicy(Credentials())
 """A policy that gives no right: restrictions come from elsewhere."""
 
-NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TIMES = [
     NOON,
     NOON + timedelta(hours=7),
@@ -53,9 +47,7 @@ TIMES = [
     datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
 ]
 
-WITH_A_NUMBER = EventType.of(
-    TypeDefinition(TypeName(Principal(bytes(32)), "T"), (AttributeDefinition("a", "0", AttributeSpec(Kind.INTEGER)),))
-)
+WITH_A_NUMBER = EventType.of(define("T", numbers(["a"])))
 
 
 def without_guards(restriction: Restriction) -> Restriction:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.enforce.test_admit import Publishers
-from tests.pipeline.enforce.test_deliver import Rulebook, trusted
+from tests.pipeline.policy_kit import Publishers, Rulebook, trusted
 from tests.pipeline.sealed_kit import BROKER, CAR, NOW, PLATE, SPEED, TRUCK, batch, event, key_files, ring, seal, sealer
 
 from penstock.codec.blocks import Block, read_block, write_block

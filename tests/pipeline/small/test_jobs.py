@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.enforce.test_deliver import SIGHTING, policy_of
 from tests.pipeline.jobs.test_job import RECORDS, Plant, records
 from tests.pipeline.jobs_plant import build, interpreted, seen
+from tests.pipeline.policy_kit import SIGHTING, policy_of
 from tests.pipeline.rows import collected
 from tests.trust.kit import NOW
 

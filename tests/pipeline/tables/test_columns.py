@@ -4,9 +4,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 from tests.pipeline.jobs_plant import FIRST, SECOND
-from tests.trust.kit import refused, who
+from tests.pipeline.policy_kit import define
+from tests.trust.kit import refused
 
-from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
+from penstock.model import EventType, Kind
 from penstock.pipeline.frames import transit_schema
 from penstock.pipeline.tables.addresses import SinkRows
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
@@ -29,11 +30,6 @@ def rows(spark: SparkSession, *types: EventType) -> SinkRows:
     return SinkRows(spark.createDataFrame(made, schema), types)
 
 
-def typed(name: str, *attributes: tuple[str, Kind]) -> EventType:
-    own = (AttributeDefinition(one, str(n), AttributeSpec(kind)) for n, (one, kind) in enumerate(attributes))
-    return EventType.of(TypeDefinition(TypeName(who(1), name), tuple(own)))
-
-
 def test_an_attribute_has_the_name_of_its_rows_own_version(spark: SparkSession) -> None:
     found = plain_rows(rows(spark, ONE, TWO))
     assert found.columns == [
@@ -48,7 +44,7 @@ def test_an_attribute_has_the_name_of_its_rows_own_version(spark: SparkSession) 
 
 
 def test_two_types_share_a_column_of_one_name(spark: SparkSession) -> None:
-    other = typed("other", ("region", Kind.STRING), ("event_ID", Kind.STRING), ("subscriber", Kind.BOOLEAN))
+    other = EventType.of(define("other", {"region": Kind.STRING, "event_ID": Kind.STRING, "subscriber": Kind.BOOLEAN}))
     found = plain_rows(rows(spark, ONE, other))
     assert found.columns[4:] == ["sensor", "region", "value", "attribute_event_ID", "attribute_subscriber"]
     assert [row["region"] for row in found.orderBy("event_id").collect()] == ["0", "1"]
@@ -56,11 +52,13 @@ def test_two_types_share_a_column_of_one_name(spark: SparkSession) -> None:
 
 def test_what_cannot_be_one_column_is_refused(spark: SparkSession) -> None:
     with refused("tables.kind"):
-        plain_rows(rows(spark, ONE, typed("other", ("value", Kind.STRING))))
+        plain_rows(rows(spark, ONE, EventType.of(define("other", {"value": Kind.STRING}))))
     with refused("tables.column"):
-        plain_rows(rows(spark, ONE, typed("other", ("Value", Kind.FLOAT))))
+        plain_rows(rows(spark, ONE, EventType.of(define("other", {"Value": Kind.FLOAT}))))
     with refused("tables.column"):
-        plain_rows(rows(spark, typed("other", ("event_id", Kind.STRING), ("attribute_event_id", Kind.STRING))))
+        plain_rows(
+            rows(spark, EventType.of(define("other", {"event_id": Kind.STRING, "attribute_event_id": Kind.STRING})))
+        )
 
 
 def test_rows_that_are_not_events_keep_their_columns(spark: SparkSession) -> None:

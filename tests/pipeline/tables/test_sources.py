@@ -9,12 +9,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.pipeline.jobs_plant import interpreted
-from tests.pipeline.tables.test_columns import ONE, TWO, typed
+from tests.pipeline.policy_kit import define
+from tests.pipeline.tables.test_columns import ONE, TWO
 from tests.pipeline.tables.test_columns import rows as event_rows
 from tests.pipeline.tables.test_sinks import ODD, rows
 from tests.trust.kit import refused
 
-from penstock.model import Kind
+from penstock.model import EventType, Kind
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs.job import spark_errors
 from penstock.pipeline.jobs.schemes import register_schemes
@@ -163,7 +164,7 @@ def test_events_go_to_a_table_and_come_back(spark: SparkSession) -> None:
     ids = [quoted(name) for name in sent.frame.columns if name != "@time"]
     assert sorted(back.select(*ids).collect()) == sorted(sent.frame.select(*ids).collect())
     # A version that the table has no columns for is all right, for as long as no row is of it.
-    other = typed("other", ("more", Kind.STRING))
+    other = EventType.of(define("other", {"more": Kind.STRING}))
     assert event_rows_of(table, (ONE, TWO, other), "t").count() == 2
     with refused("tables.events"), spark_errors():
         event_rows_of(table.withColumn("event_type", F.lit(str(other.name))), (ONE, other), "t").collect()

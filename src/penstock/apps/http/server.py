@@ -536,7 +536,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             found = self._service.admit(HttpRequest(head.method, head.path, head.headers))
-        except Exception as error:
+        except Exception as error:  # whatever `admit` raises, it admits nobody
             report("nobody can be admitted", error)
             raise _NotAdmitted(refused(HTTPStatus.INTERNAL_SERVER_ERROR), head) from error
         if isinstance(found, HttpResponse):

@@ -316,7 +316,7 @@ def _guard(name: str, dotted: str) -> Guard:
     module, _, function = dotted.partition(":")
     try:
         found: object = getattr(import_module(module), function)
-    except Exception as error:
+    except Exception as error:  # importing a module can raise anything
         raise MalformedError(
             "node.guard",
             f"guards.{name}: `{dotted[:120]}` cannot be imported: {type(error).__name__}",

@@ -20,6 +20,7 @@ from penstock.policy.syntax.json.requests import Json
 try:
     from nats.aio.msg import Msg
 
+    from penstock.fabric.nats_api import TRANSIENT
     from penstock.fabric.nats_link import Listening, NatsLink, checked
 except ImportError as missing:
     raise FailedError(
@@ -99,7 +100,7 @@ class NatsEvents:
         client = await self._link.client()
         try:
             answer = await client.request(CONFORMANCE, json.dumps(question).encode(), timeout=self._link.timeout)
-        except Exception as error:
+        except TRANSIENT as error:
             raise self._link.unreachable(error) from error
         try:
             found: Json = json.loads(answer.data)

@@ -24,7 +24,6 @@ What they measure with, and benchmarks too:
 - `hop_counts`: routers of a large network, and the hops of events.
 - `availability`: decision points that fail and are repaired, in virtual time.
 - `response_times`: decision points in processes of their own, and how long they take to answer.
-- `roles`: the roles that processes of experiments play.
 - `role_policies`: role-based policies and questions drawn at random.
 - `rule_worlds`: trees of event types with rules that agree.
 - `sealed_delivery`: plain and sealed events between real brokers.
