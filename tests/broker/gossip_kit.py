@@ -66,6 +66,7 @@ class GossipBroker(LonePorts):
             lambda: world.time,
             core.goes_by,
             self.send,
+            soon=world.later,
             note=core.note,
             peers=peers,
             limits=world.limits,
@@ -129,6 +130,12 @@ class World:
     cut: list[tuple[Principal, str]] = field(default_factory=list)
     #: messages that were delivered
     messages: int = 0
+    #: what runs in the next turn of an event loop
+    soon: list[Callable[[], None]] = field(default_factory=list)
+    #: whether a turn is over after each message, or only when somebody calls `turn`
+    turns: bool = True
+    #: whether everything has a turn of its own, so that acknowledgements go singly
+    singly: bool = False
 
     def start(self, number: int, peers: int = 0, keep: Keep | None = None) -> GossipBroker:
         """Start a broker, or start it again."""
@@ -161,11 +168,28 @@ class World:
         except PenstockError as error:
             self.cut.append((sender, error.code))
             self.unlink(receiver, sender)
+        if self.turns:
+            self.turn()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Call a function when this turn of the event loop is over."""
+        if self.singly:
+            work()
+        else:
+            self.soon.append(work)
+
+    def turn(self) -> None:
+        """Let a turn of the event loop be over."""
+        while self.soon:
+            self.soon.pop(0)()
 
     def settle(self, most: int = 100_000) -> None:
         """Let everything arrive, until nobody says anything more."""
         for _ in range(most):
             way = next((way for way, wire in self.wires.items() if wire), None)
+            if way is None:
+                self.turn()
+                way = next((way for way, wire in self.wires.items() if wire), None)
             if way is None:
                 return
             self.step(way)

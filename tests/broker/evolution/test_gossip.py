@@ -4,6 +4,7 @@ from datetime import timedelta
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as examples_of
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from tests.broker.node_kit import BROKERS
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
 from tests.budget import examples
 
+from penstock.broker.evolution import gossip
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.plain_trees import principal_tree
 from penstock.codec.wire import Wire, decode
@@ -410,6 +412,155 @@ def test_acknowledgements_that_were_lost_come_when_heads_are_compared() -> None:
     world.sleep(COMPARED)
     assert one.policies.acknowledged(OWNER, three.me) is not None
     assert three.policies.acknowledged(OWNER, one.me) is not None
+
+
+def acknowledged(world: World, random: Random) -> dict[Principal, dict[Principal, int]]:
+    """Hand in changes in a random network, in random order, and return who has whose acknowledgement of which event.
+
+    Nothing may be complete before all brokers enforce it.
+    """
+    brokers = [world.start(number) for number in range(4)]
+    for number in range(1, 4):
+        world.link(brokers[random.randrange(number)], brokers[number])
+    one, other = random.sample(brokers, 2)
+    if (one.me, other.me) not in world.wires:
+        world.link(one, other)
+    first, *events = chain(world, 3)
+    # So each broker knows all others, and waits for them.
+    one.hand_in(first)
+    world.settle()
+    while events or any(world.wires.values()) or world.soon:
+        ways = [way for way, wire in world.wires.items() if wire]
+        act = random.randrange(8)
+        if events and act == 0:
+            random.choice(brokers).hand_in(events.pop(0))
+        elif ways and act > 1:
+            way = random.choice(ways)
+            world.step(way)
+            hearer = world.brokers[way[1]]
+            if hearer.policies.completion(OWNER, hearer.number).complete:
+                assert all(broker.number >= hearer.number for broker in brokers)
+        else:
+            world.turn()
+    assert not world.cut
+    return {
+        broker.me: {one.value.broker: one.value.number for one in broker.policies.acknowledgements(OWNER)}
+        for broker in brokers
+    }
+
+
+@examples_of(max_examples=examples(4), deadline=None)
+@given(st.integers(0, 2**32))
+def test_gathered_acknowledgements_arrive_as_those_that_go_singly_do(seed: int) -> None:
+    # Seeds, because both must draw the same.
+    gathered = acknowledged(World(turns=False), Random(seed))  # noqa: S311
+    singly = acknowledged(World(singly=True), Random(seed))  # noqa: S311
+    assert gathered == singly
+    everybody = [key.principal for key in BROKERS[:4]]
+    assert gathered == dict.fromkeys(everybody, dict.fromkeys(everybody, 3))
+
+
+def acknowledgements_on(world: World, one: GossipBroker, other: GossipBroker) -> list[list[Wire]]:
+    """Return the acknowledgements of each message that is on the way."""
+    found: list[list[Wire]] = []
+    for data in world.wires[one.me, other.me]:
+        match decode(data):
+            case ["policy", "acks", _, list(those)]:
+                found.append(those)
+    return found
+
+
+def star(world: World) -> tuple[GossipBroker, list[GossipBroker]]:
+    """Return a broker that has not heard its neighbours' acknowledgements of a change, and these four."""
+    middle, *others = [world.start(number) for number in range(5)]
+    for other in others:
+        world.link(middle, other)
+    world.settle()
+    (event,) = chain(world, 1)
+    middle.hand_in(event)
+    for other in others:
+        while world.wires[middle.me, other.me]:
+            world.step((middle.me, other.me))
+    world.turns = False
+    return middle, others
+
+
+def test_acknowledgements_of_one_turn_go_in_one_message_and_to_nobody_that_has_them() -> None:
+    world = World()
+    middle, others = star(world)
+    for other in others:
+        world.step((other.me, middle.me))
+    assert not any(acknowledgements_on(world, middle, other) for other in others)
+    world.turn()
+    for other in others:
+        (those,) = acknowledgements_on(world, middle, other)
+        assert [one[0] for one in those] == [principal_tree(one.me) for one in others if one is not other]  # type: ignore[index]  # a list
+
+
+def test_no_acknowledgement_goes_back_where_it_came_from() -> None:
+    world = World()
+    one, _two, three = line(world, 3)
+    sent: list[Wire] = []
+
+    def watch(_peer: Principal, message: Wire) -> list[Wire]:
+        match message:
+            case ["policy", "acks", _, list(those)]:
+                sent.extend(those)
+        return [message]
+
+    one.meddle = watch
+    three.hand_in(*chain(world, 1))
+    world.settle()
+    assert one.policies.acknowledged(OWNER, three.me) is not None
+    assert [words[0] for words in sent] == [principal_tree(one.me)]  # type: ignore[index]  # lists
+
+
+def test_an_acknowledgement_that_comes_alone_does_not_wait() -> None:
+    world = World()
+    middle, others = star(world)
+    world.step((others[0].me, middle.me))
+    world.turn()
+    assert [len(acknowledgements_on(world, middle, other)) for other in others] == [0, 1, 1, 1]
+
+
+def test_gathered_acknowledgements_are_sent_before_they_are_too_many_for_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gossip, "_TOGETHER", 2)
+    world = World()
+    middle, others = star(world)
+    for other in others:
+        world.step((other.me, middle.me))
+    # No turn is over.
+    assert [len(one) for one in acknowledgements_on(world, middle, others[3])] == [2, 1]
+    assert [len(one) for one in acknowledgements_on(world, middle, others[0])] == [1, 2]
+    # One message with all of them goes on in several.
+    words = [one for other in others for those in acknowledgements_on(world, middle, other) for one in those]
+    late, last = world.start(3), world.start(4)
+    world.link(middle, late, last)
+    world.wires[middle.me, late.me].clear()
+    middle.say(late.me, ["policy", "acks", principal_tree(OWNER), words])
+    world.step((middle.me, late.me))
+    assert [len(one) for one in acknowledgements_on(world, late, last)] == [2, 2]
+
+
+def test_a_neighbour_that_has_sent_an_acknowledgement_meanwhile_does_not_get_it() -> None:
+    world = World()
+    middle, (one, two, liar, last) = star(world)
+    (copy,) = acknowledgements_on(world, one, middle)
+    time = copy[0][1]  # type: ignore[index]  # a list
+    world.step((one.me, middle.me))
+    two.say(middle.me, ["policy", "acks", principal_tree(OWNER), copy])
+    liar.say(middle.me, ["policy", "acks", principal_tree(OWNER), [[principal_tree(one.me), time, b"junk"]]])
+    for other in (two, liar):
+        while world.wires[other.me, middle.me]:
+            world.step((other.me, middle.me))
+    world.turn()
+
+    def got(other: GossipBroker) -> bool:
+        return any(copy[0] in those for those in acknowledgements_on(world, middle, other))
+
+    assert [got(other) for other in (one, two, liar, last)] == [False, False, True, True]
 
 
 def test_brokers_that_have_the_same_say_only_that() -> None:

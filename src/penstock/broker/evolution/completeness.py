@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.limits import wide
@@ -241,8 +241,7 @@ class _Event:
     time: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
+class _Word(NamedTuple):
     """One acknowledgement, when it was signed, and when it arrived."""
 
     number: int
@@ -315,10 +314,13 @@ class Completeness:
         """
         value = acknowledgement.value
         self._check(value.owner)
-        if value.broker not in self._brokers and len(self._brokers) >= self._limits.network_brokers:
-            raise LimitError("evolution.limit", f"more than {self._limits.network_brokers} brokers acknowledge policy")
+        known = self._brokers.get(value.broker)
+        if known is None:
+            if len(self._brokers) >= self._limits.network_brokers:
+                message = f"more than {self._limits.network_brokers} brokers acknowledge policy"
+                raise LimitError("evolution.limit", message)
+            known = self._brokers[value.broker] = _Acknowledged()
         self._diverging.pop(value.broker, None)
-        known = self._brokers.setdefault(value.broker, _Acknowledged())
         if known.last is not None and value.time <= known.last:
             return
         known.last, known.stamped, known.statement = value.time, value.stamped, acknowledgement

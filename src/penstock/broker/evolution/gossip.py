@@ -11,7 +11,8 @@ A state machine. Its driver passes in links and messages, and calls `tick`. The 
 1. A statement is verified before it is kept or forwarded. The fields beside it (number, digest, time) tell whether it
    is needed before anything is parsed. Honest brokers send only valid statements: the link to any other is cut.
 2. New statements go to all neighbours that may have them, over every link. A broker that drops them suppresses nothing
-   if there is another path.
+   if there is another path. Events go immediately. Acknowledgements of one turn of the event loop go in one message:
+   each broker acknowledges, so there are as many as brokers. While this broker is idle, none waits for another.
 3. Heads are compared when a link comes up, when they change, and every `BrokerLimits.policy_heads`. So a lost
    statement is noticed after that time at most, if any neighbour has it.
 4. A head is a neighbour's claim until the signed event is here. This broker asks one neighbour after the other for it.
@@ -21,7 +22,7 @@ A state machine. Its driver passes in links and messages, and calls `tick`. The 
 6. Only claims are kept here: a number and a digest for each owner and neighbour. Policy is in the `PolicyBook`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -40,6 +41,8 @@ from penstock.trust.policy_events import BEGINNING, Acknowledgement, PolicyEvent
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 Send: TypeAlias = Callable[[Principal, Writable], object]
+Soon: TypeAlias = Callable[[Callable[[], None]], object]
+"""Calls a function in the next turn of the event loop."""
 Note: TypeAlias = Callable[[PenstockError], None]
 
 POLICY: Final = "policy"
@@ -48,6 +51,8 @@ POLICY: Final = "policy"
 _SUMMARY_BYTES: Final = 16
 #: owners whose events are requested at the same time: the answers must fit into a link's buffer
 _PULLS: Final = 8
+#: new acknowledgements in one message: verifying them takes some milliseconds, and events wait no longer than that
+_TOGETHER: Final = 64
 
 
 class _Head(NamedTuple):
@@ -69,6 +74,8 @@ class _Neighbour:
     whole: bool = False
     #: answers to it since heads were compared last
     answers: int = 0
+    #: by owner, verified acknowledgements for it from this turn: their bytes, and the words of a message
+    gathered: dict[Principal, dict[bytes, Writable]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -105,6 +112,7 @@ class PolicyGossip:
         trusts: Trusts,
         send: Send,
         *,
+        soon: Soon,
         note: Note,
         peers: int = 0,
         limits: BrokerLimits,
@@ -113,6 +121,7 @@ class PolicyGossip:
         self._timer = timer
         self._trusts = trusts
         self._send = send
+        self._soon = soon
         self._note = note
         self._peers = peers
         self._limits = limits
@@ -125,6 +134,8 @@ class PolicyGossip:
         self._queued: dict[Principal, None] = {}
         #: by neighbour and owner, or by neighbour alone while it has not sent all heads; a new link keeps them
         self._doubts: dict[tuple[Principal, Principal | None], _Doubt] = {}
+        #: how many acknowledgements this turn has
+        self._gathered = 0
 
     # The `PolicyNetwork` port.
 
@@ -165,7 +176,7 @@ class PolicyGossip:
             if isinstance(value, PolicyEvent):
                 self._push(value.owner, [(value.number, statement.digest, data)], None)
             else:
-                self._push_acknowledgement(value, data, None)
+                self._gather(value.owner, {data: _acknowledgement_words(value, data)}, None)
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
         """Do nothing: each neighbour gets its own signed copy (`hand_on`)."""
@@ -239,7 +250,7 @@ class PolicyGossip:
             case ["have", owner, list(have)]:
                 self._answer_acknowledgements(now, peer, neighbour, read_principal(owner), have)
             case ["acks", owner, list(acknowledgements)]:
-                self._hear_acknowledgements(now, peer, read_principal(owner), acknowledgements)
+                self._hear_acknowledgements(now, peer, neighbour, read_principal(owner), acknowledgements)
             case _:
                 malformed("a message about policy")
 
@@ -250,6 +261,8 @@ class PolicyGossip:
     # Heads.
 
     def _tell_all(self, peer: Principal) -> None:
+        # Otherwise the neighbour asks for them, because the summary covers them.
+        self._send_gathered()
         now = self._clock()
         owners = [owner for owner in self._book.owners() if self._trusts(now, owner, peer)]
         self._send(peer, [POLICY, "heads", [self._head_words(owner) for owner in owners], True])
@@ -483,7 +496,7 @@ class PolicyGossip:
             value, data = one.value, one.to_bytes()
             if value.broker in known and known[value.broker] >= value.time:
                 continue
-            chosen.append([principal_tree(value.broker), value.time, data])
+            chosen.append(_acknowledgement_words(value, data))
             room -= len(data)
             if room < 0:
                 # The next comparison of heads brings the rest.
@@ -492,30 +505,56 @@ class PolicyGossip:
             self._send(peer, [POLICY, "acks", principal_tree(owner), chosen])
 
     def _hear_acknowledgements(
-        self, now: datetime, peer: Principal, owner: Principal, acknowledgements: list[Wire]
+        self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, acknowledgements: list[Wire]
     ) -> None:
         if not self._book.carries(owner):
             return
-        for words in acknowledgements:
-            match words:
-                case [broker, datetime() as time, bytes(data)]:
-                    principal = read_principal(broker)
-                case _:
-                    malformed("an acknowledgement")
-            last = self._book.acknowledged(owner, principal)
-            if (last is not None and time <= last) or not self._trusts(now, owner, principal):
-                continue
-            read = read_signed(parse_canonical(data), Acknowledgement)
-            if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
-                malformed("an acknowledgement does not match the fields beside it")
-            self._book.take_acknowledgement(now, read.verify())
-            self._push_acknowledgement(read.value, data, peer)
+        new: dict[bytes, Writable] = {}
+        try:
+            for words in acknowledgements:
+                match words:
+                    case [broker, datetime() as time, bytes(data)]:
+                        principal = read_principal(broker)
+                    case _:
+                        malformed("an acknowledgement")
+                if owner in neighbour.gathered:
+                    # It does not need what it has.
+                    neighbour.gathered[owner].pop(data, None)
+                last = self._book.acknowledged(owner, principal)
+                if (last is not None and time <= last) or not self._trusts(now, owner, principal):
+                    continue
+                read = read_signed(parse_canonical(data), Acknowledgement)
+                if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
+                    malformed("an acknowledgement does not match the fields beside it")
+                self._book.take_acknowledgement(now, read.verify())
+                new[data] = _acknowledgement_words(read.value, data)
+        finally:
+            self._gather(owner, new, peer)
 
-    def _push_acknowledgement(self, value: Acknowledgement, data: bytes, but: Principal | None) -> None:
-        for peer, _ in self._trusted(value.owner):
-            if peer not in (but, value.broker):
-                words: list[Writable] = [principal_tree(value.broker), value.time, data]
-                self._send(peer, [POLICY, "acks", principal_tree(value.owner), [words]])
+    def _gather(self, owner: Principal, new: Mapping[bytes, Writable], but: Principal | None) -> None:
+        """Let verified acknowledgements go to all neighbours but one when this turn of the event loop is over."""
+        if not new:
+            return
+        for peer, neighbour in self._linked.items():
+            if peer != but:
+                neighbour.gathered.setdefault(owner, {}).update(new)
+        is_first = not self._gathered
+        self._gathered += len(new)
+        if self._gathered >= _TOGETHER:
+            self._send_gathered()
+        elif is_first:
+            self._soon(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        """Send the acknowledgements of this turn: one message to each neighbour, or several if they are many."""
+        now, self._gathered = self._clock(), 0
+        for peer, neighbour in list(self._linked.items()):
+            gathered, neighbour.gathered = neighbour.gathered, {}
+            for owner, those in gathered.items():
+                if self._trusts(now, owner, peer):
+                    words = list(those.values())
+                    for start in range(0, len(words), _TOGETHER):
+                        self._send(peer, [POLICY, "acks", principal_tree(owner), words[start : start + _TOGETHER]])
 
     def _is_answered(self, neighbour: _Neighbour) -> bool:
         """Count an answer, and return whether to send it: each costs more than its request."""
@@ -525,6 +564,10 @@ class PolicyGossip:
 
 def _event_words(event: SignedValue[PolicyEvent]) -> tuple[int, bytes, bytes]:
     return event.value.number, event.digest, event.to_bytes()
+
+
+def _acknowledgement_words(value: Acknowledgement, data: bytes) -> Writable:
+    return [principal_tree(value.broker), value.time, data]
 
 
 def _unproven(peer: Principal, owner: Principal | None) -> RefusedError:

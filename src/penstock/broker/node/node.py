@@ -183,6 +183,7 @@ class Node:
                 machine.timer,
                 core.goes_by,
                 links.post_now,
+                soon=lambda work: asyncio.get_running_loop().call_soon(work),
                 note=core.note,
                 peers=len(settings.peers),
                 limits=settings.limits,

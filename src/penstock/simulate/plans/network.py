@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -28,14 +29,14 @@ from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.policy_keeper import Acknowledge, Changed, Output, PolicyKeeper
 from penstock.broker.evolution.statements import Statement
 from penstock.broker.limits import BrokerLimits
-from penstock.codec.sexp import SExp, parse_canonical
+from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Writable, decode, encode
-from penstock.crypto import PublicKey, SigningKey
+from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
 from penstock.simulate.network import Conditions, Latency, Pipe
-from penstock.simulate.simulation import ServiceTimes, Simulation, replaced_services
+from penstock.simulate.simulation import ServiceTimes, Simulation
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
@@ -292,11 +293,12 @@ def _key(name: str) -> SigningKey:
 
 
 _OWNER: Final = _key("owner")
+_OWNER_ID: Final = _OWNER.principal
 
 
 def _subscribing(who: SigningKey) -> Certificate:
-    tag = event_tag(_OWNER.principal, "Reading", None, [Right.SUBSCRIBE])
-    return issue(Authorisation(_OWNER.principal, who.principal, tag, False), _OWNER)
+    tag = event_tag(_OWNER_ID, "Reading", None, [Right.SUBSCRIBE])
+    return issue(Authorisation(_OWNER_ID, who.principal, tag, False), _OWNER)
 
 
 class PolicyBroker:
@@ -310,15 +312,22 @@ class PolicyBroker:
         self._clock = simulation.clock(name)
         self._background = simulation.disk(name).background()
         self.keeper = PolicyKeeper(self.key, lambda *_: True, limits=_LIMITS)
-        self.completeness = Completeness(_OWNER.principal, skew=timedelta(), limits=_LIMITS)
+        self.completeness = Completeness(_OWNER_ID, skew=timedelta(), limits=_LIMITS)
         self.gossip = PolicyGossip(
-            self, self._clock.date, self._clock.steady, lambda *_: True, self._send, note=self._note, limits=_LIMITS
+            self,
+            self._clock.date,
+            self._clock.steady,
+            lambda *_: True,
+            self._send,
+            soon=simulation.loop.call_soon,
+            note=self._note,
+            limits=_LIMITS,
         )
         self._pipes: dict[Principal, tuple[Pipe, PolicyBroker]] = {}
         #: certificates that are revoked here, and the brokers that have acknowledged each event
         self.revoked: frozenset[str] = frozenset()
         self.acknowledging: dict[int, int] = {}
-        self.keeper.follow(self._clock.date(), _OWNER.principal)
+        self.keeper.follow(self._clock.date(), _OWNER_ID)
 
     def link(self, other: "PolicyBroker") -> None:
         """Open a link. Both sides compare what they have."""
@@ -371,11 +380,11 @@ class PolicyBroker:
 
     def owners(self) -> Iterable[Principal]:
         """Return the only owner."""
-        return (_OWNER.principal,)
+        return (_OWNER_ID,)
 
     def carries(self, owner: Principal) -> bool:
         """Return whether it is the only owner."""
-        return owner == _OWNER.principal
+        return owner == _OWNER_ID
 
     def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
         """Return the last event."""
@@ -490,7 +499,7 @@ class _NetworkRun:
                 mine = readers[order :: self.trial.orders]
                 orders.append(await self._revoke(author, mine))  # one after the other
 
-        with computed_once(), self.simulation:
+        with computed_once(self.simulation), self.simulation:
             self.simulation.run(drive())
             for report in self.simulation.loop.reports:
                 raise FailedError("simulate.failed", f"a broker failed: {report.get('exception') or report}")
@@ -557,42 +566,46 @@ async def _call(function: Callable[..., object], *args: object) -> None:
     function(*args)
 
 
+class _SharedStatement:
+    """A statement that all brokers share. It is verified once, and everybody spends the time for it."""
+
+    __slots__ = ("_read", "_spend", "_verified", "digest", "value")
+
+    def __init__(self, read: UnverifiedValue[Any], spend: Callable[[], None]) -> None:
+        self.value, self.digest = read.value, read.digest
+        self._read = read
+        self._spend = spend
+        self._verified: SignedValue[Any] | None = None
+
+    def verify(self) -> SignedValue[Any]:
+        """Return the verified statement. Raises as `UnverifiedValue.verify`."""
+        if self._verified is None:
+            self._verified = self._read.verify()  # which spends the time
+        else:
+            self._spend()
+        return self._verified
+
+
 @contextmanager
-def computed_once() -> Iterator[None]:
-    """Parse and verify each statement once in a run, and share it: all who do so spend the time all the same.
+def computed_once(simulation: Simulation) -> Iterator[None]:
+    """Parse and verify each statement once in a run, and share it: all who verify it spend the time all the same.
 
     These functions are pure. A thousand brokers read and keep the same thousand acknowledgements.
     """
-    known: set[tuple[bytes, bytes, bytes]] = set()
-    read: dict[tuple[SExp, type], UnverifiedValue[Any]] = {}
+    shared: dict[tuple[bytes, type], _SharedStatement] = {}
+    spend = partial(simulation.service, "verify")
 
-    def once(service: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        if service != "verify":
-            return original
+    def read_once(data: bytes, kind: type[PolicyEvent | Acknowledgement]) -> _SharedStatement:
+        found = shared.get((data, kind))
+        if found is None:
+            found = shared[data, kind] = _SharedStatement(read_signed(parse_canonical(data), kind), spend)
+        return found
 
-        def verify(key: PublicKey, message: bytes, signature: bytes) -> None:
-            if (key.raw, message, signature) not in known:
-                original(key, message, signature)
-                known.add((key.raw, message, signature))
-
-        return verify
-
-    def read_once(value: SExp, kind: type[PolicyEvent | Acknowledgement]) -> UnverifiedValue[Any]:
-        if (value, kind) not in read:
-            read[value, kind] = read_signed(value, kind)
-        return read[value, kind]
-
-    def parse_once(data: bytes) -> SExp:
-        if data not in parsed:
-            parsed[data] = parse_canonical(data)
-        return parsed[data]
-
-    parsed: dict[bytes, SExp] = {}
-    with replaced_services(once):
-        setattr(gossip, "read_signed", read_once)  # noqa: B010  # the module's own name for it
-        setattr(gossip, "parse_canonical", parse_once)  # noqa: B010
-        try:
-            yield
-        finally:
-            setattr(gossip, "read_signed", read_signed)  # noqa: B010
-            setattr(gossip, "parse_canonical", parse_canonical)  # noqa: B010
+    # The module's own names for them.
+    setattr(gossip, "parse_canonical", lambda data: data)  # noqa: B010  # `read_once` parses
+    setattr(gossip, "read_signed", read_once)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(gossip, "read_signed", read_signed)  # noqa: B010
+        setattr(gossip, "parse_canonical", parse_canonical)  # noqa: B010
