@@ -69,7 +69,12 @@ SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
         "penstock.policy.engine.compiler:CompiledPolicy.ask",
     ),
     "seal": ("penstock.crypto.sealer:Sealer.seal_encoded",),
-    "open": ("penstock.crypto.opener:Opener.open_encoded",),
+    "open": (
+        "penstock.crypto.opener:Opener.open",
+        "penstock.crypto.opener:Opener.open_events",
+        "penstock.crypto.opener:Opener.open_parts",
+        "penstock.crypto.opener:Opener.open_encoded",
+    ),
     "route": ("penstock.broker.routing.router:Router.receive",),
     "publish": ("penstock.broker.core.event_path:EventPath.publish",),
     "deliver": ("penstock.broker.core.event_path:EventPath.deliver",),
