@@ -313,6 +313,34 @@ def test_a_reader_of_a_stream_that_was_restored_from_an_older_state_begins_again
     run(whole_test)
 
 
+def test_a_stream_whose_files_are_gone_is_made_again_by_whoever_writes(tmp_path: Path) -> None:
+    async def whole_test() -> None:
+        async with await NatsFabric.connect(own.url, timeout=0.5, patience=2) as fabric:
+            await fabric.declare("topic", STATE)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            await writer.publish(b"1", key="a")
+            assert await take(reader, 1) == [b"1"]
+            for stream in (fabric.link.stream("topic"), fabric.link.registry):
+                (messages,) = tmp_path.glob(f"**/streams/{stream}/msgs")
+                shutil.rmtree(messages)
+                # A server that deletes a stream while others write to it gets so far, and no further.
+                with pytest.raises(ApiError):
+                    await fabric.link.ask(f"STREAM.PURGE.{stream}")
+            with suppress(PenstockError):  # it may say that the topic is unknown: the registry has lost it
+                await writer.publish(b"2", key="a")
+            with suppress(PenstockError):  # this finds that nothing can be registered
+                await fabric.declare("topic", STATE)
+            await fabric.declare("topic", STATE)
+            await (await fabric.publisher("topic")).publish(b"3", key="a")
+            with pytest.raises(PenstockError) as ended:
+                await take(reader, 1)
+            assert ended.value.code in ("fabric.topic-replaced", "fabric.unknown-topic")
+            assert await take(await fabric.subscribe("topic"), 1) == [b"3"]
+
+    with NatsServer(folder=tmp_path) as own:
+        run(whole_test)
+
+
 def test_a_server_that_lost_its_store_is_set_up_again_by_whoever_needs_it(tmp_path: Path) -> None:
     async def whole_test() -> None:
         async with opened(own) as (fabric, _stranger):

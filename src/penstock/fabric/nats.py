@@ -19,7 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
@@ -335,6 +335,9 @@ class NatsFabric(Fabric):
         except ApiError as error:
             await made.close()
             raise _refused(topic, error) from error
+        except PenstockError:
+            await made.close()  # of two feeds, the first may be open
+            raise
         return made
 
     async def _listen(self, topic: str, qos: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
@@ -471,6 +474,9 @@ class NatsFabric(Fabric):
             return await self.link.replace(f"{self.link.prefix}.{kind}.{topic}", value, revision)
         except ApiError as error:
             raise _refused(topic, error) from error
+        except FailedError:
+            await self.link.clear(self.link.registry)  # then it is made again at the next attempt
+            raise
 
     async def _known(self, topic: str) -> Qos | None:
         found = await self.registered("topics", topic)
@@ -586,8 +592,10 @@ class NatsPublisher(Publisher):
         async def attempt(client: Client) -> int:
             try:
                 return await store(client, subject, raw, stream=stream, timeout=self._link.timeout, headers=headers)
-            except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
-                # The topic may have been removed, which says so here; or its stream alone is gone.
+            except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError) as error:
+                # The topic may have been removed, which says so here; or its stream alone is gone, or its files.
+                if not isinstance(error, nats.errors.NoRespondersError):
+                    await self._link.clear(stream)
                 await self._fabric.declare(self.topic, await self._fabric.describe(self.topic))
                 if self.instance:
                     await self._fabric.make_instances(self.topic, self._qos)

@@ -23,6 +23,7 @@ _T = TypeVar("_T")
 NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
 STREAM_DIFFERS: Final = 10058
+PURGE_FAILED: Final = 10051
 NOT_STORED: Final = 10077  # the description says why: the bounds of the stream, or its files
 WRONG_LAST: Final = frozenset({10071, 10164})
 _CLOSING: Final = 1.0  # seconds

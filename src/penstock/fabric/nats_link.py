@@ -17,7 +17,9 @@ from penstock.fabric.nats_api import (
     NO_MESSAGE,
     NO_STREAM,
     NOT_STORED,
+    PURGE_FAILED,
     TRANSIENT,
+    AnswerError,
     ApiError,
     MessageSink,
     NatsClient,
@@ -31,6 +33,7 @@ from penstock.fabric.nats_api import (
     retried,
     settle,
     shut,
+    whole,
 )
 from penstock.fabric.nats_login import (
     AddressError,
@@ -152,7 +155,9 @@ class NatsLink(NatsNames):
             return await retried(once, self._pauses(self.patience if patience is None else patience), _may_pass)
         except (ApiError, FailedError, *TRANSIENT) as error:
             if _may_pass(error):
-                raise self.unreachable(error) from error
+                reason = self.unreachable(error)
+                self._complaint = ""  # it was about this call, not about one that made it
+                raise reason from error
             raise
 
     def _pauses(self, patience: float) -> Iterator[float]:
@@ -190,6 +195,24 @@ class NatsLink(NatsNames):
         return await self.call(
             lambda c: compare_and_set(c, subject, data, revision, stream=self.registry, timeout=self.timeout)
         )
+
+    async def clear(self, stream: str) -> None:
+        """Delete a stream whose files are gone. Raises as `call`, except for a user who may not do this.
+
+        A server that deletes a stream to which others write may keep it without its files (2.15.1 does): it says that
+        the stream is empty, and never answers who writes to it. To purge what is before the next sequence loses nothing
+        of any stream, and fails only for such a one.
+        """
+        with suppress(RefusedError, AnswerError):
+            try:
+                info = await self.ask(f"STREAM.INFO.{stream}")
+                last = whole(info, "state", "last_seq")
+                if last and not whole(info, "state", "messages"):
+                    await self.ask(f"STREAM.PURGE.{stream}", {"seq": last + 1})
+            except ApiError as error:
+                if error.number == PURGE_FAILED:
+                    with suppress(ApiError):
+                        await self.ask(f"STREAM.DELETE.{stream}")
 
     def unreachable(self, cause: Exception) -> FailedError | RefusedError:
         """Return the error for a server that does not answer, or does not let us."""
