@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from tests import copies, event_loop, java
 from tests.budget import USUAL
 from tests.kafka_server import RunningKafka, shared_server
@@ -132,9 +133,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     java.tell()
     if session.items and not session.config.option.collectonly:
         copies.prepare()
+    if session.config.getoption("processes") != "0":
+        _read_constants()
     # A search for garbage after every 700 objects takes a tenth of the tests' time. Copies, which are programs under
     # test, search as usual.
     gc.set_threshold(10_000, 20, 50)
+
+
+@settings(max_examples=5, database=None, derandomize=True, phases=[Phase.generate])
+@given(st.lists(st.integers(), min_size=200, max_size=200))
+def _read_constants(_: list[int]) -> None:
+    """Let Hypothesis read the constants of all modules, which takes seconds: each process would do it for itself."""
 
 
 def _turn(item: pytest.Item) -> int:

@@ -3,16 +3,14 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from tests import java
-from tests.copies import SERVE, Copy
-from tests.docs import forks, kafka_topics
+from tests import copies, java
+from tests.docs import ask, kafka_topics
 from tests.docs.pages import Session
 from tests.kafka_server import jars
 
@@ -49,18 +47,14 @@ def test_pages_are_tested_on_ports_that_are_free() -> None:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a `penstock` that starts immediately."""
     folder = tmp_path_factory.mktemp("bin")
-    program, path = folder / "penstock", folder / "socket"
-    asking = shlex.join([sys.executable, "-I", "-S", forks.__file__, str(path)])
+    program = folder / "penstock"
+    asking = shlex.join([sys.executable, "-I", "-S", ask.__file__, str(copies.server())])
     program.write_text(f'#!/bin/sh\nexec {asking} "$@"\n', encoding="utf-8")
     program.chmod(0o700)
-    with Copy[bytes]([SERVE, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        yield folder
-        server.terminate()
+    return folder
 
 
 def add_kafka(programs: Path) -> None:
