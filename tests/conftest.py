@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ PAGES = "test_python_snippets_run"
 COMMANDS = "test_commands_run_as_shown"
 
 
+@cache
 def group_of(nodeid: str) -> str | None:
     """Return which group a test is in, by its name: `test_name[spark-other parameters]`."""
     name = nodeid.rpartition("::")[2]

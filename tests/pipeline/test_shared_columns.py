@@ -194,11 +194,12 @@ def test_publishers_are_admitted_alike(
 
 
 def test_what_a_type_lacks_does_not_count(spark: SparkSession) -> None:
-    first, second = wide(1, 1), wide(2, 1)
-    (mine,), (other,) = first.attributes, second.attributes
-    sent = replace(Event.of(first, {"a0": None}).to_transit(), id="0", time=TIMES[0])
-    frame = of_types(spark, [first, second], [(first, sent)]).withColumn(str(other.id), F.lit(5).cast("bigint"))
-    shared = SharedColumns.of([first, second])
-    assert shared.columns[mine.id] == shared.columns[other.id]
-    (row,) = shared.gather(frame).collect()
-    assert row[str(shared.columns[mine.id])] is None
+    types = [wide(1, 1), wide(2, 1)]
+    (one,), (other,) = (event_type.attributes for event_type in types)
+    empty = [replace(Event.of(of, {"a0": None}).to_transit(), id=str(n), time=TIMES[0]) for n, of in enumerate(types)]
+    # Each of the two events has a value under the attribute of the other one's type.
+    strange = {str(a.id): F.when(quoted(ID) == number, 5).cast("bigint") for a, number in ((one, "1"), (other, "0"))}
+    frame = of_types(spark, types, list(zip(types, empty, strict=True))).withColumns(strange)
+    shared = SharedColumns.of(types)
+    assert shared.columns[one.id] == shared.columns[other.id]
+    assert [row[str(shared.columns[one.id])] for row in shared.gather(frame).collect()] == [None, None]
