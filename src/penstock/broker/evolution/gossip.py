@@ -510,6 +510,7 @@ class PolicyGossip:
         if not self._book.carries(owner):
             return
         new: dict[bytes, Writable] = {}
+        gathered = neighbour.gathered.get(owner, {})
         try:
             for words in acknowledgements:
                 match words:
@@ -517,9 +518,8 @@ class PolicyGossip:
                         principal = read_principal(broker)
                     case _:
                         malformed("an acknowledgement")
-                if owner in neighbour.gathered:
-                    # It does not need what it has.
-                    neighbour.gathered[owner].pop(data, None)
+                # The neighbour does not need what it has.
+                gathered.pop(data, None)
                 last = self._book.acknowledged(owner, principal)
                 if (last is not None and time <= last) or not self._trusts(now, owner, principal):
                     continue

@@ -79,12 +79,14 @@ def _revocation(lab: Laboratory) -> ExperimentFindings:
             _ms(report.completions[0]) if report.completions else "never",
             f"{sum(one.after_order for one in report.orders) / readers:.2f}",
             str(report.after_complete),
+            f"{report.messages:,}",
         )
         for case, report in found.items()
     ]
     headings = (
         *("shape", "brokers", "1 % of the links lost for 5 s", "median last delivery (ms)"),
         *("p99 last delivery (ms)", "complete (ms)", "deliveries a reader after the order", "after completion"),
+        "messages",
     )
     comparisons = [
         PaperComparison(
@@ -112,7 +114,9 @@ def _revocation(lab: Laboratory) -> ExperimentFindings:
     ]
     chart = LineChart("Revocation by brokers", "brokers", "ms", lines, log_x=True)
     shown = ", ".join(f"{name} {seconds * 1e6:.0f} µs" for name, seconds in times.seconds.items())
-    return ExperimentFindings(headings, rows, comparisons, chart, {"service times": shown})
+    return ExperimentFindings(
+        headings, rows, comparisons, chart, {"service times by `penstock simulate calibrate`": shown}
+    )
 
 
 def _is(case: _Case, shape: str) -> bool:
