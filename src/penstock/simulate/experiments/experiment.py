@@ -34,6 +34,7 @@ class ExperimentMethod(StrEnum):
     """How a figure is made."""
 
     COUNTED = "counted in the simulator: the same numbers on every machine"
+    SIMULATED = "simulated, with service times that were measured on this machine"
     TIMED = "timed on this machine: compare the ratios"
 
 

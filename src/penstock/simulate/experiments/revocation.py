@@ -141,7 +141,7 @@ EXPERIMENTS: Final = (
         Paper.BEYOND,
         "Revocation",
         "the last delivery after an order to revoke, and completion, by the number of brokers",
-        ExperimentMethod.COUNTED,
+        ExperimentMethod.SIMULATED,
         {
             "networks": f"a tree of fan-out {_DEGREE}, and a random graph of degree {_DEGREE}",
             "links": "1 to 5 ms",
