@@ -8,7 +8,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs check quick test static lint types contracts unit pytest soak hostile format bench lock clean
+.PHONY: help setup demo docs check quick test static lint types contracts jars unit pytest soak hostile format bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,9 +29,9 @@ quick: setup
 	@$(run) $(PYTEST) -m "not java and not builds" --hypothesis-profile=check $(ARGS)
 
 # What reads the code takes one core for a minute, and so do Spark's archive and finding the tests: all at once, and tests
-# first. A Spark that starts before the archive is there does without.
+# first. A Spark that starts before the archive is there does without. Jars are fetched meanwhile; tests that need them wait.
 test: setup ## everything that must pass: lint, types, import contracts, tests
-	@$(MAKE) --no-print-directory --jobs=3 static .tools/spark.jsa pytest
+	@$(MAKE) --no-print-directory --jobs=4 static .tools/spark.jsa jars pytest
 
 # Niced so little that it ends before the tests do: what is left of it then has one core and the other one waits.
 static: setup
@@ -54,6 +54,9 @@ PYTEST = python -m pytest --processes=auto --durations=30
 .venv/penstock.stamp: | setup ;
 .tools/spark.jsa: tools/spark_archive.py .venv/penstock.stamp
 	@$(run) python tools/spark_archive.py
+
+jars: setup
+	@$(run) nice -n 10 python tools/jars.py > /dev/null || true
 
 unit: setup ## the tests alone; ARGS="-k name" narrows them
 	@$(MAKE) --no-print-directory --jobs=2 .tools/spark.jsa pytest

@@ -1,7 +1,6 @@
 """The one Kafka server of a run, which several test processes share: the first that needs it starts and ends it."""
 
 import fcntl
-import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,19 +8,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
-from types import ModuleType
 from typing import IO
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from tests.jars import fetched_jars
 
 from penstock.testing.kafka import KafkaServer
 
-ROOT = Path(__file__).resolve().parents[1]
 #: who can log in, with which password
 USERS = {name: f"secret-of-{name}" for name in ("ann", "ben", "eve")}
 
@@ -44,25 +41,6 @@ class RunningKafka:
         return path
 
 
-def jars_module() -> ModuleType:
-    """Return `tools/kafka_jars.py`."""
-    spec = importlib.util.spec_from_file_location("kafka_jars", ROOT / "tools" / "kafka_jars.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def jars() -> Path:
-    """Return the folder of the jars; skip where they cannot be fetched."""
-    module = jars_module()
-    try:
-        return Path(module.fetch())
-    except module.UnavailableError as error:
-        pytest.skip(str(error))
-
-
 @contextmanager
 def shared_server(folder: Path) -> Iterator[RunningKafka]:
     """Start a server, or use the one that another process with this folder has started."""
@@ -75,7 +53,7 @@ def shared_server(folder: Path) -> Iterator[RunningKafka]:
             yield RunningKafka(**json.loads(found.read_text()))
             return
         certificate, keystore = _new_certificate(folder)
-        with KafkaServer(jars(), users=USERS, keystore=keystore) as server:
+        with KafkaServer(fetched_jars("kafka"), users=USERS, keystore=keystore) as server:
             running = RunningKafka(server.address, server.sasl_address, server.tls_address, str(certificate))
             found.write_text(json.dumps(asdict(running)))
             fcntl.flock(starting, fcntl.LOCK_UN)

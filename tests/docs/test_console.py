@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 from tests import copies, java
 from tests.docs import ask, kafka_topics
 from tests.docs.pages import Session
-from tests.kafka_server import jars
+from tests.jars import fetched_jars
 
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.testing.server_process import free_ports
@@ -61,7 +61,7 @@ def add_kafka(programs: Path) -> None:
     """Add the programs of Kafka that pages use; skip where its jars cannot be fetched."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else "java"
-    start = f"exec {java} -Xmx256m -cp '{jars()}/*'"
+    start = f"exec {java} -Xmx256m -cp '{fetched_jars('kafka')}/*'"
     topics = shlex.join([sys.executable, kafka_topics.__file__])
     for name, command in (
         ("kafka-storage.sh", f"{start} kafka.tools.StorageTool"),

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.kafka_server import USERS, RunningKafka, jars, shared_server
+from tests.jars import fetched_jars
+from tests.kafka_server import USERS, RunningKafka, shared_server
 
 from penstock.errors import FailedError
 from penstock.testing.kafka import KafkaServer
@@ -53,7 +54,7 @@ def test_who_logs_in_may_only_do_what_is_allowed(kafka: RunningKafka) -> None:
 @pytest.mark.long
 @pytest.mark.java
 def test_a_server_keeps_its_data_over_a_crash_and_ends() -> None:
-    with KafkaServer(jars()) as server:
+    with KafkaServer(fetched_jars("kafka")) as server:
         address, pid = server.address, server.pid
         assert pid is not None
         assert _store(address, "kept", create=True) == 1

@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from penstock.errors import MalformedError, did_you_mean
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.guard import Delivery, Rules, environment, environment_schema
 from penstock.model.events import Event
 from penstock.model.principals import Principal
@@ -98,7 +98,11 @@ class ViewRequest:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ViewRequest":
-        """Read the options. Raises `MalformedError` (`view.option`, `view.keys`), as `view`, and as `KeyFiles.read`."""
+        """Read the options.
+
+        Raises `MalformedError` (`view.option`, `view.keys`), `RefusedError` (`view.remote`), as `view`, and as
+        `KeyFiles.read`.
+        """
         given = dict(options)
         for name in given:
             if name not in _OPTIONS:
@@ -115,6 +119,12 @@ class ViewRequest:
         program = reader_program(policy, given["reader"])
         bound = read_bound_mapping(given["mapping"], policy) if "mapping" in given else None
         path = given["path"].removeprefix("file://").removeprefix("file:")
+        if "://" in path:
+            raise RefusedError(
+                "view.remote",
+                f"the source `{NAME}` reads files of this machine, and `{path[:80]}` is elsewhere",
+                hint="use `penstock.spark.view(spark.read.parquet(path), policy, reader=…)`",
+            )
         known = tuple(one.event_type for one in policy.types)
         ids = given.get("ids", "false").lower() == "true"
         keys = _keys(given)

@@ -5,7 +5,7 @@ The other modules are internal: the suites that every adapter passes, and real s
 - `local_network` implements `network`.
 - `fabric_suite` tests an adapter of `penstock.fabric`, with a manual clock.
 - `store_suite` tests an adapter of `penstock.store`.
-- `nats`, `postgres` and `kafka` start real servers, `server_process` runs and ends their processes.
+- `nats`, `postgres`, `kafka` and `s3` start real servers, `server_process` runs and ends their processes.
 """
 
 from typing import TYPE_CHECKING

@@ -3,13 +3,12 @@
     with KafkaServer(jars) as server:
         producer = Producer({"bootstrap.servers": server.address})
 
-`jars` is the folder that `tools/kafka_jars.py` returns. Clients of `address` may do everything. Clients of
+`jars` is the folder that `tools/jars.py kafka` prints. Clients of `address` may do everything. Clients of
 `sasl_address` log in as one of `users`, and then may do what access control lists allow them. Clients of `tls_address`
 use TLS, and may do everything: `keystore` is a PEM file with the server's private key (RSA or EC) and its certificate.
 A server that was stopped or killed starts again on the same ports with the same data.
 """
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import FailedError
-from penstock.testing.server_process import ServerProcess, free_ports
+from penstock.testing.server_process import ServerProcess, find_java, free_ports
 
 _HOST: Final = "127.0.0.1"
 _PAUSE: Final = 0.05
@@ -101,7 +100,7 @@ class KafkaServer(ServerProcess):
         return f"{_HOST}:{self._tls_port}"
 
     def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
-        java = _find_java()
+        java = find_java()
         data, settings = self._folder / "data", self._folder / "server.properties"
         if not settings.exists():
             listeners = {"PLAINTEXT": self._port, "SASL": self._sasl_port, "CONTROLLER": self._controller}
@@ -161,11 +160,3 @@ def _not_ready(said: str, status: int | None) -> FailedError:
     return FailedError(
         "testing.kafka-not-ready", "the Kafka server did not get ready", hint=said[-2000:], status=status
     )
-
-
-def _find_java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if found is None:
-        raise FailedError("testing.no-java", "there is no `java` for a Kafka server", hint="set JAVA_HOME")
-    return found

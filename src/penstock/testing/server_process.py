@@ -1,6 +1,8 @@
 """Run an external server in its own process, for tests: its data is in a folder, and it is ended by its process id."""
 
+import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -177,3 +179,16 @@ class ServerProcess(ABC):
     def _remove(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Servers in Java.
+
+
+def find_java() -> str:
+    """Return the program `java` of JAVA_HOME, or else of the PATH. Raises `FailedError` (`testing.no-java`)."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        raise FailedError("testing.no-java", "there is no `java` for a server of a test", hint="set JAVA_HOME")
+    return found

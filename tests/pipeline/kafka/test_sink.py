@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.kafka_server import RunningKafka, jars
+from tests.jars import fetched_jars
+from tests.kafka_server import RunningKafka
 from tests.pipeline.jobs.test_job import KilledError, Plant
 from tests.pipeline.jobs_plant import admitted, build, interpreted, line, write_events
 from tests.pipeline.kafka.kafka_kit import Topic
@@ -158,7 +159,7 @@ def test_a_job_that_was_killed_behind_kafkas_commit_goes_on(
 def test_from_kafka_to_kafka_nothing_is_lost_or_doubled_whoever_is_killed(
     spark: SparkSession, tmp_path: Path, who: str
 ) -> None:
-    with KafkaServer(jars(), ready_within=1800) as server:
+    with KafkaServer(fetched_jars("kafka"), ready_within=1800) as server:
         source, target, expected = (Topic(server.address, 2) for _ in range(3))
 
         def send(number: int) -> None:

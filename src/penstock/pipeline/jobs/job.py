@@ -20,12 +20,14 @@ a prepared batch is not computed again, by a policy that has changed since, say,
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -48,6 +50,7 @@ from penstock.pipeline.outputs import (
     committed,
     is_not_found,
     raised_by_task,
+    store_error,
 )
 from penstock.pipeline.tables.addresses import RowSink, SinkRows
 
@@ -239,14 +242,14 @@ def _check_held(output: Output, sinks: Sequence[RowSink], *, overwrite: bool) ->
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn errors of Spark into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files.
+    """Turn errors of Spark into `FailedError`: `pipeline.spark`, `pipeline.no-input` for a path without files.
 
-    Errors of our own tasks are raised again.
+    What a file system says is `pipeline.store-denied`, `pipeline.no-bucket`, `pipeline.store-unreachable` or
+    `pipeline.no-connector`. Errors of our own tasks are raised again.
     """
     try:
         yield
     except PySparkException as error:
-        condition = error.getCondition() or "unknown"
         if is_not_found(error):
             path = (error.getMessageParameters() or {}).get("path", "the path that is to be read")
             raise FailedError(
@@ -254,12 +257,24 @@ def spark_errors() -> Iterator[None]:
             ) from error
         if (raised := raised_by_task(error)) is not None:
             raise raised from error
-        raise FailedError(
-            "pipeline.spark",
-            f"Spark failed: {condition}",
-            hint="its log says more: give a file with --spark-log",
-            condition=condition,
-        ) from error
+        raise store_error(str(error)) or _spark_error(error.getCondition() or "unknown") from error
+    except Py4JJavaError as error:
+        # Only the kind of the exception is shown: its words can contain anything.
+        found = _EXCEPTION.search(str(error))
+        raise store_error(str(error)) or _spark_error(found[1] if found else "unknown") from error
+
+
+#: the exception in an error of Java that Spark has no condition for
+_EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
+
+
+def _spark_error(condition: str) -> FailedError:
+    return FailedError(
+        "pipeline.spark",
+        f"Spark failed: {condition}",
+        hint="check that the input can be read and the output be written; --spark-log FILE keeps its log",
+        condition=condition,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------

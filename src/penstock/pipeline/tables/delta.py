@@ -28,7 +28,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.errors import FailedError, RefusedError
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.outputs import Streaming, read_lines
+from penstock.pipeline.outputs import Streaming, read_lines, store_error
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
 from penstock.pipeline.tables.files import BatchFile, DataFile, no_feature, no_table, read_files, write_files
@@ -69,8 +69,8 @@ class DeltaSink:
         return f"delta:{self.path}"
 
     def check(self) -> None:
-        """Check that delta-rs is installed. Raises `FailedError` (`tables.not-installed`)."""
-        _deltalake()
+        """Check that delta-rs is installed and reaches the place. Raises `FailedError` as `_open`."""
+        _open(self.path)
 
     def holds(self, spark: SparkSession, output: str) -> bool:  # noqa: ARG002  # as all sinks
         """Return whether the table has a batch of an output."""
@@ -156,9 +156,17 @@ def _uri(path: str) -> str:
 
 
 def _open(path: str) -> Any | None:
+    """Return the table at a path; None if there is none.
+
+    Raises `FailedError` (`tables.not-installed`), and as `store_error` or `tables.no-table` where it cannot be looked.
+    """
     deltalake = _deltalake()
     uri = _uri(path)
-    return deltalake.DeltaTable(uri) if deltalake.DeltaTable.is_deltatable(uri) else None
+    try:
+        return deltalake.DeltaTable(uri) if deltalake.DeltaTable.is_deltatable(uri) else None
+    except OSError as error:
+        found = store_error(str(error), path)
+        raise found or no_table(f"delta:{path}", "check the path, and that it can be read") from error
 
 
 def schema_of(table: Any) -> StructType:

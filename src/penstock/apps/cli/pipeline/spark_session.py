@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -142,7 +142,6 @@ class Remote:
 # The session.
 
 
-_EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the program that it runs."""
 _QUIET: Final = {
@@ -243,16 +242,6 @@ def _failures() -> Iterator[None]:
     try:
         with spark_errors():
             yield
-    except Py4JJavaError as error:
-        # The message can contain anything, so only the kind of the exception is shown.
-        found = _EXCEPTION.search(str(error))
-        condition = found[1] if found else "unknown"
-        raise FailedError(
-            "pipeline.spark",
-            f"Spark failed: {condition}",
-            hint="check that the input can be read and the output be written; --spark-log FILE keeps its log",
-            condition=condition,
-        ) from error
     except Py4JError as error:
         raise FailedError("pipeline.spark", "Spark stopped answering", hint="--spark-log FILE keeps its log") from error
 
