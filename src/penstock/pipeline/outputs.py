@@ -78,7 +78,7 @@ _STORE_ERRORS: Final = (
         re.compile(r"UnsupportedFileSystemException|No FileSystem for scheme|Class org\.apache\.hadoop\.\S+ not found"),
         "pipeline.no-connector",
         "Spark has no connector for the file system of {place}",
-        "give Spark the connector of its Hadoop version, say with --conf spark.jars=FILES; see the how-to for clusters",
+        "write s3a:// for S3, and give Spark the connector of its Hadoop version, say with --conf spark.jars=FILES",
     ),
     (
         re.compile(r"UnknownStoreException|NoSuchBucket"),
