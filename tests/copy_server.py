@@ -27,7 +27,7 @@ from typing import Final, NoReturn
 LENGTH: Final = 1 << 20
 MODULE: Final = "run as a module"
 """Stands before the name of a module that a copy runs instead of `penstock`, as `python -m` would."""
-#: what commands import when they run
+#: what commands and processes of tests import when they run
 _LATER: Final = (
     "encodings.ascii",
     "encodings.idna",
@@ -38,6 +38,7 @@ _LATER: Final = (
     "penstock.policy.analysis.solver",
     "penstock.store.crash_dumps",
     "sqlalchemy.dialects.sqlite",
+    "tests.trust.kit",
 )
 
 

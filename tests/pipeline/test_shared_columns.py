@@ -15,7 +15,7 @@ from tests.guard.strategies import Family, events, exclusive, families, restrict
 from tests.pipeline.enforce.test_admit import TIMES
 from tests.pipeline.enforce.test_deliver import wide
 from tests.pipeline.jobs_plant import interpreted
-from tests.pipeline.policy_kit import Publishers, Rulebook, define, numbers, policy_of, trusted
+from tests.pipeline.policy_kit import OWNER, Publishers, Rulebook, define, numbers, policy_of, trusted
 from tests.pipeline.rows import collected, sharing, transit_frame
 
 from penstock.guard import Branch, Restriction
@@ -203,3 +203,19 @@ def test_what_a_type_lacks_does_not_count(spark: SparkSession) -> None:
     shared = SharedColumns.of(types)
     assert shared.columns[one.id] == shared.columns[other.id]
     assert [row[str(shared.columns[one.id])] for row in shared.gather(frame).collect()] == [None, None]
+
+
+def test_rows_have_nothing_under_the_attributes_of_other_types(spark: SparkSession) -> None:
+    """Both types use one column. What is in it is the attribute of the reader's type, and of no other."""
+    types = [wide(1, 1), wide(2, 1)]
+    sent = [(of, replace(Event.of(of, {"a0": 5}).to_transit(), id=str(n), time=TIMES[0])) for n, of in enumerate(types)]
+    one, other = (str(a.id) for of in types for a in of.attributes)
+    frame, whole = of_types(spark, types, sent), {right: Restriction((Branch(action=right),)) for right in Right}
+    expected = [("0", "5", ""), ("1", "", "5")]
+    with sharing():
+        found = deliver(frame, types, policy_of([(of, whole[Right.SUBSCRIBE], ALWAYS) for of in types])).rows
+        assert rows(found, PROGRAM, one, other) == rows(found, ID, one, other) == expected
+    rights = Rulebook({OWNER: whole[Right.PUBLISH]})
+    published = frame.withColumn(SOURCE, F.lit(str(OWNER)))
+    admitted = admit_shared(published, [trusted(of) for of in types], Publishers(Credentials(), (), (rights,)))
+    assert rows(admitted.events, ID, one, other) == expected
