@@ -28,8 +28,9 @@ from penstock.model import (
     TransitEvent,
 )
 from penstock.pipeline import shared_columns
+from penstock.pipeline.enforce import deliver as delivery
 from penstock.pipeline.enforce.admit import REASON, admit, admit_shared
-from penstock.pipeline.enforce.deliver import PROGRAM, deliver, deliver_parts
+from penstock.pipeline.enforce.deliver import PROGRAM, deliver, deliver_shared
 from penstock.pipeline.frames import ID, SOURCE, quoted
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.shared_columns import PART_COLUMNS, SharedColumns, parts_of
@@ -119,12 +120,19 @@ def test_readers_get_the_same_rows(
     policy, frame = policy_of(readers), of_types(spark, family.types, sent)
     columns = [PROGRAM, ID, *map(str, family.ids)]
     expected = rows(deliver(frame, family.types, policy).rows, *columns)
+    with pytest.MonkeyPatch.context() as patched:
+        # All that no condition reads is one column on its way.
+        patched.setattr(delivery, "_WIDE", 0)
+        assert rows(deliver(frame, family.types, policy).rows, *columns) == expected
     with sharing():
         assert rows(deliver(frame, family.types, policy).rows, *columns) == expected
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(shared_columns, "PART_COLUMNS", 1)
-            parts = [part.rows for part in deliver_parts(frame, family.types, policy)]
-            assert len(parts) == len(family.types)
+            patched.setattr(delivery, "_WIDE", 0)
+            patched.setattr(delivery, "_TYPES_APART", 1)
+            found = deliver_shared(frame, family.types, policy)
+            parts = found.parts()
+            assert len(parts) == max(1, len({program.event_type for program in found.programs}))
             assert rows(together(parts), *columns) == expected
 
 
@@ -189,7 +197,8 @@ def test_publishers_are_admitted_alike(
         apart.append(admit(own, trusted(one), policy))
     good, bad = together(one.events for one in apart), together(one.refused for one in apart)
     expected = rows(good, ID, SOURCE, *attributes), rows(bad, ID, SOURCE, REASON)
-    assert (rows(found.events, ID, SOURCE, *attributes), rows(found.refused, ID, SOURCE, REASON)) == expected
+    good = together(found.parts())
+    assert (rows(good, ID, SOURCE, *attributes), rows(found.refused, ID, SOURCE, REASON)) == expected
     assert sum(map(len, expected)) == len(sent)
 
 
@@ -218,4 +227,4 @@ def test_rows_have_nothing_under_the_attributes_of_other_types(spark: SparkSessi
     rights = Rulebook({OWNER: whole[Right.PUBLISH]})
     published = frame.withColumn(SOURCE, F.lit(str(OWNER)))
     admitted = admit_shared(published, [trusted(of) for of in types], Publishers(Credentials(), (), (rights,)))
-    assert rows(admitted.events, ID, one, other) == expected
+    assert rows(together(admitted.parts()), ID, one, other) == expected

@@ -7,8 +7,9 @@ Each part of an output is a folder with a folder `@batch=N` for each batch. `job
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -333,6 +334,28 @@ class Output:
         write_lines(self.spark, lines, self.part(part, batch))
 
 
+# --- What is evaluated once ---
+
+
+KEPT: Final = "kept"
+"""The folder of an output for rows that its job is about to divide. It has no rows when the job is done."""
+
+
+@contextmanager
+def kept(frame: DataFrame, path: str, batch: int) -> Iterator[DataFrame]:
+    """Yield rows that several Spark jobs read, from files in the output, and take these away afterwards.
+
+    Spark plans a frame that is persisted again for each job that reads it, and compares that plan with all that are
+    persisted. That takes time by the square of the columns of its input. What is in files is planned once.
+    """
+    place, spark = f"{path}/{KEPT}/{BATCH}={batch}", frame.sparkSession
+    try:
+        frame.write.mode("overwrite").parquet(place)
+        yield reading(spark).schema(frame.schema).parquet(place)
+    finally:
+        replacing(spark.range(0, 0, 1, 1).select(F.lit("").alias("value"))).text(place)
+
+
 # --- What other jobs have written ------------------------------------------------------------------------------------
 
 
@@ -365,7 +388,7 @@ def read_part(spark: SparkSession, path: str, part: str, batches: list[int], sch
         return spark.createDataFrame([], schema)
     # Not by partition: a batch without rows may be a folder without files.
     reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
-    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(*map(quoted, schema.names))
+    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).drop(BATCH)
 
 
 def files_of(spark: SparkSession, path: str) -> DataFrame:

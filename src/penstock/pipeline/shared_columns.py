@@ -4,25 +4,26 @@ Transit events have a column for each attribute id. A thousand types have thousa
 every row, and expressions for each. Attributes of one kind that no event has together share a column here, and `@of` is
 the number of the type that an event is of: what is asked of an attribute is then asked of all types in one expression.
 
-Files keep a column for each attribute id. Types are divided into parts, each of which is stored in files of its own.
+Files keep a column for each attribute id. Types are divided into parts, each of which is read from, and stored in,
+files of its own. Wide lists of columns are given to Spark as SQL: a column that Python makes is several calls of Java.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import count
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.names import AttributeId, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import AttributeSpec, Kind
-from penstock.pipeline.event_columns import TYPE
-from penstock.pipeline.frames import attributes_of, in_quotes, literal, metadata, quoted
+from penstock.pipeline.event_columns import METADATA, TYPE
+from penstock.pipeline.frames import SPARK_TYPES, attributes_of, in_quotes, quoted
 
 OF: Final = "@of"
 """The column of the number of an event's type."""
@@ -60,6 +61,16 @@ def parts_in(types: Iterable[EventType], there: Collection[str] | None) -> list[
     if there is None:
         return parts
     return [part for part in parts if any(str(one.name) in there for one in part)] or parts[:1]
+
+
+def part_of(events: DataFrame, part: Sequence[EventType], *also: str) -> DataFrame:
+    """Return the events whose types have names in the range of a part, with only its columns, and those `also` named.
+
+    The range reaches the files, of which other parts are skipped.
+    """
+    names = [*also, TYPE, *METADATA, *(str(one.id) for one in attributes_of(part))]
+    own = events.selectExpr(*map(in_quotes, names))
+    return own.where(quoted(TYPE).between(str(part[0].name), str(part[-1].name)))
 
 
 def _sorted(types: Iterable[EventType]) -> tuple[EventType, ...]:
@@ -114,46 +125,80 @@ class SharedColumns:
         own = (Attribute(str(one), one, known.get(one, AttributeSpec(kind))) for one, kind in self.kinds.items())
         return EventType(TypeName(_NOBODY, "shared"), tuple(own))
 
-    def gather(self, events: DataFrame) -> DataFrame:
+    def gather(self, events: DataFrame, there: Collection[str] | None = None) -> DataFrame:
         """Return the transit events that are of these types, with their attributes in shared columns.
 
-        What a row has under an attribute that its type lacks does not count.
+        What a row has under an attribute that its type lacks does not count. Types that are not `there`, by name, have
+        no events (default: all have some).
         """
         rows = pa.table({_NAMED: list(self.numbers), OF: pa.array(self.numbers.values(), type=pa.int64())})
         numbers = F.broadcast(events.sparkSession.createDataFrame(rows))
-        found: dict[AttributeId, list[str]] = {}
-        for attribute, own in self._having(self.types).items():
-            case = f"WHEN {_is_one_of(OF, own)} THEN {in_quotes(attribute)}"
-            found.setdefault(self.columns[attribute], []).append(case)
-        cases = [F.expr(f"CASE {' '.join(found[column])} END").alias(str(column)) for column in self.kinds]
-        numbered = events.join(numbers, quoted(TYPE) == quoted(_NAMED))
-        return numbered.select(quoted(TYPE), quoted(OF), *metadata(), *cases)
+        known = [one for one in self.types if there is None or str(one.name) in there] or self.types[:1]
+        # Each part of them from its own columns: no row, and no expression, has those of all types.
+        parts = [self._gather(part_of(events, part), numbers, part) for part in parts_of(known)]
+        return reduce(DataFrame.union, parts)
 
-    def spread(self, number: str, numbered: Sequence[EventType], types: Iterable[EventType]) -> list[Column]:
-        """Return a column for each attribute of some types, from the shared ones.
+    def _gather(self, events: DataFrame, numbers: DataFrame, part: Sequence[EventType]) -> DataFrame:
+        found: dict[AttributeId, list[str]] = {}
+        for attribute, own in self._having(self.types, part).items():
+            case = f"WHEN {is_one_of(OF, own)} THEN {in_quotes(attribute)}"
+            found.setdefault(self.columns[attribute], []).append(case)
+        cases = [
+            (f"CASE {' '.join(found[column])} END" if column in found else _null(kind)) + f" AS {in_quotes(column)}"
+            for column, kind in self.kinds.items()
+        ]
+        numbered = events.join(numbers, quoted(TYPE) == quoted(_NAMED))
+        return numbered.selectExpr(*map(in_quotes, (TYPE, OF, *METADATA)), *cases)
+
+    def spread(self, number: str, numbered: Sequence[EventType], types: Iterable[EventType]) -> list[str]:
+        """Return a column for each attribute of some types that has a shared one, as SQL.
 
         A row has the attributes of that one of the `numbered` types whose number is in the column `number`.
         """
-        having = self._having(numbered)
+        known = [one for one in attributes_of(types) if one.id in self.columns]
+        having = self._having(numbered, types)
         return [
             (
-                F.expr(f"CASE WHEN {_is_one_of(number, own)} THEN {in_quotes(self.columns[a.id])} END")
+                f"CASE WHEN {is_one_of(number, own)} THEN {in_quotes(self.columns[a.id])} END"
                 if (own := having.get(a.id))
-                else literal(None, a.spec.kind)
-            ).alias(str(a.id))
-            for a in attributes_of(types)
+                else _null(self.kinds[self.columns[a.id]])
+            )
+            + f" AS {in_quotes(a.id)}"
+            for a in known
         ]
 
-    def _having(self, numbered: Sequence[EventType]) -> dict[str, list[int]]:
-        """Return the numbers of the types that have each attribute."""
+    def parts(
+        self, events: DataFrame, types: Iterable[EventType], there: Collection[str] | None = None
+    ) -> list[DataFrame]:
+        """Return events in shared columns as they are stored: in parts, each of which has only its own columns.
+
+        Types that are not `there`, by name, have no part (default: all have).
+        """
+        found = []
+        for part in parts_in(types, there):
+            ends = (self.numbers[str(one.name)] for one in (part[0], part[-1]))
+            own = events.where(quoted(OF).between(*ends))
+            found.append(own.selectExpr(*map(in_quotes, (TYPE, *METADATA)), *self.spread(OF, self.types, part)))
+        return found
+
+    def _having(self, numbered: Sequence[EventType], wanted: Iterable[EventType]) -> dict[str, list[int]]:
+        """Return the numbers of the types that have each attribute of some that are wanted."""
+        names = {name for one in wanted for name in one.by_id}
         found: dict[str, list[int]] = {}
         for number, event_type in enumerate(numbered):
+            if names.isdisjoint(event_type.by_id):
+                continue
             for attribute in self.own(event_type):
-                found.setdefault(attribute, []).append(number)
+                if attribute in names:
+                    found.setdefault(attribute, []).append(number)
         return found
 
 
-def _is_one_of(column: str, numbers: Iterable[int]) -> str:
+def _null(kind: Kind) -> str:
+    return f"CAST(NULL AS {SPARK_TYPES[kind]})"
+
+
+def is_one_of(column: str, numbers: Iterable[int]) -> str:
     """Return a condition in SQL: runs of numbers are compared by their ends."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -74,7 +74,8 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
         questions = [SearchQuestion(number, pair) for number, pair in enumerate(pairs)]
         asked = [program for pair in pairs for part in pair for program in part]
         # What neither policy shows does not differ.
-        history = prefiltered(history, asked, sources, after if before.constants == "public" else before)
+        kinds = {name: source.kind for name, source in sources.items()}
+        history = prefiltered(history, asked, kinds, after if before.constants == "public" else before)
         found = collected(differences(history, Viewer(sources, environment, guards or {}), questions, samples))
     return compared.comparison(transit.count(), found)
 

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.pipeline.enforce.test_deliver import MANY
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.policy_kit import PLATE, SIGHTING, define, policy_of, reader, sightings
-from tests.pipeline.rows import collected, transit_frame
+from tests.pipeline.rows import collected, sharing, transit_frame
 
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import Restriction
 from penstock.model import EventType, Kind
+from penstock.pipeline import shared_columns
 from penstock.pipeline.enforce import layout
-from penstock.pipeline.enforce.deliver import Delivered, deliver
+from penstock.pipeline.enforce.deliver import Delivered, deliver, deliver_shared
 from penstock.pipeline.enforce.layout import (
     Layout,
     open_view,
@@ -26,6 +28,7 @@ from penstock.pipeline.enforce.layout import (
     write_views,
 )
 from penstock.pipeline.enforce.manifest import Manifest
+from penstock.pipeline.event_columns import TYPE
 from penstock.pipeline.outputs import clear, commits
 from penstock.selector import ALWAYS, Selector
 
@@ -64,6 +67,25 @@ def test_each_reader_opens_what_was_delivered_to_it(spark: SparkSession, tmp_pat
     assert open_view(spark, str(tmp_path / "out"), "reader-5").columns[3:] == ["number", "speed"]
 
 
+@pytest.mark.parametrize("chosen", Layout)
+def test_types_that_share_columns_are_stored_alike(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: Layout
+) -> None:
+    name, policy = str(SIGHTING.name), policy_of(MIXED)
+    frame = transit_frame(spark, [SIGHTING], sightings(40)).withColumn(TYPE, F.lit(name))
+    expected = deliver(frame, [SIGHTING], policy)
+    monkeypatch.setattr(shared_columns, "PART_COLUMNS", 1)
+    with sharing():
+        found = deliver_shared(frame, [SIGHTING], policy)
+        assert found.shared is not None
+        write_views(found, str(tmp_path / "out"), layout=chosen)
+    for number in (0, 4, 5):
+        view = open_view(spark, str(tmp_path / "out"), f"reader-{number}")
+        assert view.columns == found.for_subscriber(f"reader-{number}").columns
+        assert rows(view) == rows(expected.for_subscriber(f"reader-{number}"))
+        assert rows(view) == rows(found.for_subscriber(f"reader-{number}"))
+
+
 def test_readers_who_share_a_program_share_its_rows(spark: SparkSession, tmp_path: Path) -> None:
     found = delivered(spark, MIXED)
     write_views(found, str(tmp_path))
@@ -81,7 +103,7 @@ def test_a_folder_for_each_reader_has_its_names(spark: SparkSession, tmp_path: P
 
 def test_a_run_that_is_repeated_by_another_policy_leaves_nothing_in_a_view(spark: SparkSession, tmp_path: Path) -> None:
     wider, narrower = [reader("speed > 3", PLATE)], [reader("speed > 1000", PLATE)]
-    store_rows([delivered(spark, wider)], str(tmp_path), layout="subscriber", revision="policy:wider")
+    store_rows(delivered(spark, wider), str(tmp_path), layout="subscriber", revision="policy:wider")
     write_views(delivered(spark, narrower), str(tmp_path), layout="subscriber", revision="policy:narrower")
     assert open_view(spark, str(tmp_path), "reader-0").count() == 0
 

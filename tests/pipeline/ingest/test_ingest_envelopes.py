@@ -34,7 +34,7 @@ def by_position(ingested: Ingested) -> dict[int, Row]:
     """Return every record that came out, with a column for each attribute."""
     tagged, shared = ingested.tagged, ingested.shared
     if shared is not None:
-        tagged = tagged.select("*", *shared.spread(OF, shared.types, ingested.types))
+        tagged = tagged.selectExpr("*", *shared.spread(OF, shared.types, ingested.types))
     return {row["@position"]: row for row in collected(tagged)}
 
 

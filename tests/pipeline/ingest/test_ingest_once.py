@@ -1,5 +1,6 @@
 """Events that come again are put aside, and the rest is what a naive pass over all records keeps."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from tests.pipeline.ingest.test_ingest_envelopes import AT, FIRST, good, records
 from tests.pipeline.ingest_reference import SOURCE
 from tests.pipeline.jobs.test_job import Plant, ids
 from tests.pipeline.jobs_plant import build, interpreted, write_events
-from tests.pipeline.rows import collected
+from tests.pipeline.rows import collected, sharing
 from tests.trust.kit import NOW, who
 
 from penstock.pipeline.frames import quoted
@@ -96,7 +97,13 @@ def test_a_stream_that_starts_again_compares_with_what_it_stored(spark: SparkSes
 
 
 @pytest.mark.long
-def test_admit_refuses_what_it_has_admitted_before(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_admit_refuses_what_it_has_admitted_before(spark: SparkSession, tmp_path: Path, *, many: bool) -> None:
+    with sharing() if many else contextlib.nullcontext():
+        _admit_refuses_what_it_has_admitted_before(spark, tmp_path)
+
+
+def _admit_refuses_what_it_has_admitted_before(spark: SparkSession, tmp_path: Path) -> None:
     plant = Plant(tmp_path, build(tmp_path / "plant"))
     write_events(plant.folder / "in" / "a.jsonl", [0, 1, 1, 2, 3, 4])
     run(plant.ingest(), spark, plant.path("ingested"))

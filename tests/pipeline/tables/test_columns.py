@@ -5,12 +5,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 from tests.pipeline.jobs_plant import FIRST, SECOND
 from tests.pipeline.policy_kit import define
+from tests.pipeline.rows import sharing
 from tests.trust.kit import refused
 
 from penstock.model import EventType, Kind
+from penstock.pipeline import shared_columns
 from penstock.pipeline.frames import transit_schema
 from penstock.pipeline.tables.addresses import SinkRows
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
+from penstock.pipeline.tables.messages import messages
 
 ONE, TWO = EventType.of(FIRST), EventType.of(SECOND)
 
@@ -48,6 +51,19 @@ def test_two_types_share_a_column_of_one_name(spark: SparkSession) -> None:
     found = plain_rows(rows(spark, ONE, other))
     assert found.columns[4:] == ["sensor", "region", "value", "attribute_event_ID", "attribute_subscriber"]
     assert [row["region"] for row in found.orderBy("event_id").collect()] == ["0", "1"]
+
+
+def test_rows_of_many_types_are_the_same(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = EventType.of(define("other", {"region": Kind.STRING, "odd": Kind.INTEGER}))
+    some = rows(spark, ONE, TWO, other)
+    expected = [plain_rows(some), messages(some), messages(some, binary=True)]
+    monkeypatch.setattr(shared_columns, "PART_COLUMNS", 1)
+    with sharing():
+        found = [plain_rows(some), messages(some), messages(some, binary=True)]
+        for one, same in zip(found, expected, strict=True):
+            assert one.columns == same.columns
+            assert sorted(map(str, one.collect())) == sorted(map(str, same.collect()))
+    assert [len(one.collect()) for one in found] == [3, 3, 3]
 
 
 def test_what_cannot_be_one_column_is_refused(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ Publishers whose rights differ only in their constants (a camera and its place) 
 table that is joined by the publisher.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -58,6 +58,26 @@ class Admitted:
 
     events: DataFrame
     refused: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAdmitted:
+    """The same of many types: one row for each event, null in `@reason` if it is admitted, values in shared columns.
+
+    Where more than one of its parts is used, `judged` is worth persisting.
+    """
+
+    judged: DataFrame
+    shared: SharedColumns
+
+    @property
+    def refused(self) -> DataFrame:
+        """The refusals, with `@type`."""
+        return self.judged.where(quoted(REASON).isNotNull()).select(quoted(TYPE), *metadata(), quoted(REASON))
+
+    def parts(self, there: Collection[str] | None = None) -> list[DataFrame]:
+        """Return the transit events, with `@type`, as `SharedColumns.parts` does."""
+        return self.shared.parts(self.judged.where(quoted(REASON).isNull()), self.shared.types, there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +155,13 @@ def publishers(verified: VerifiedType, policy: PipelinePolicy) -> Publishers:
     return found
 
 
-def admit_shared(events: DataFrame, types: Sequence[VerifiedType], policy: PipelinePolicy) -> Admitted:
+def admit_shared(
+    events: DataFrame, types: Sequence[VerifiedType], policy: PipelinePolicy, there: Collection[str] | None = None
+) -> SharedAdmitted:
     """Admit transit events of many versions, by their `@type`; those of other versions are left out.
 
-    Attributes share columns: rights that differ only in the type that they are about are one shape. `@type` is a column
-    of both parts. Raises `MalformedError` as `admit`.
+    Attributes share columns: rights that differ only in the type that they are about are one shape. Types that are not
+    `there`, by name, have no events (default: all have some). Raises `MalformedError` as `admit`.
     """
     known = {str(one.event_type.name): one for one in types}
     shared = SharedColumns.of(one.event_type for one in types)
@@ -148,16 +170,12 @@ def admit_shared(events: DataFrame, types: Sequence[VerifiedType], policy: Pipel
         for number, event_type in enumerate(shared.types)
         for publisher, (shape, values) in publishers(known[str(event_type.name)], policy).items()
     }
-    gathered, environment = in_environment(shared.gather(events), policy)
+    gathered, environment = in_environment(shared.gather(events, there), policy)
     judging = Judging(shared.event_type(), {}, environment)
     who = F.concat_ws(" ", quoted(OF).cast("string"), quoted(SOURCE))
     frame, reason, final = judging.judge(gathered, allowed, who)
-    told = [quoted(TYPE), *metadata()]
     values = [value.alias(column) for column, value in zip(shared.kinds, final, strict=True)]
-    judged = frame.select(*told, quoted(OF), reason.alias(REASON), *values)
-    attributes = shared.spread(OF, shared.types, shared.types)
-    good = keep_here(judged, quoted(REASON).isNull(), [*told, *attributes])
-    return Admitted(good, keep_here(judged, quoted(REASON).isNotNull(), [*told, quoted(REASON)]))
+    return SharedAdmitted(frame.select(quoted(TYPE), *metadata(), quoted(OF), reason.alias(REASON), *values), shared)
 
 
 def renamed_publishing(shape: PublishingShape, names: Mapping[str, str]) -> PublishingShape:

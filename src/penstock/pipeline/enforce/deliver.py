@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.guard.restriction import Branch, Restriction
+from penstock.model.names import TypeKey
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.manifest import PROGRAM as PROGRAM
@@ -43,9 +44,23 @@ from penstock.pipeline.enforce.programs import (
 )
 from penstock.pipeline.enforce.pushdown import filter_column, necessary_for
 from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep_here
-from penstock.pipeline.frames import ID, SOURCE, TIME, ColumnSource, choice, metadata, micros, quoted, transit_sources
+from penstock.pipeline.frames import (
+    ID,
+    METADATA,
+    SOURCE,
+    TIME,
+    ColumnSource,
+    attributes_of,
+    choice,
+    in_quotes,
+    literal,
+    metadata,
+    micros,
+    quoted,
+    transit_sources,
+)
 from penstock.pipeline.ingest.event_frames import TYPE
-from penstock.pipeline.shared_columns import OF, SharedColumns, are_many, parts_in
+from penstock.pipeline.shared_columns import OF, SharedColumns, are_many, is_one_of, parts_of
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Keys by which events find rows of a table of constants: a value, or the bin of a range that it lies in.
@@ -143,7 +158,9 @@ def _number(value: Value) -> float:
 
 
 QUESTION: Final = "@question"
-_SLOT, _ENTRY, _KEY, _OF, _VERSION = "@slot", "@entry", "@key", "@slot of", "@version"
+VERSION: Final = "@version"
+"""The column of the number of the reader's version, in rows that share columns."""
+_SLOT, _ENTRY, _KEY, _OF = "@slot", "@entry", "@key", "@slot of"
 _FEW: Final = 4
 """Questions of one form that are cheaper as expressions than as a join."""
 _SOME: Final = 16
@@ -418,6 +435,8 @@ class Delivered:
     rows: DataFrame
     programs: tuple[Program, ...]
     without_rights: tuple[str, ...] = ()
+    #: the columns of the attributes, if many types share them; rows then have the number of the reader's version
+    shared: SharedColumns | None = None
 
     def for_subscriber(self, name: str) -> DataFrame:
         """Return one reader's events, under the names of its version.
@@ -426,7 +445,10 @@ class Delivered:
         """
         for program in self.programs:
             if name in program.readers:
-                own = [quoted(a.id).alias(a.name) for a in program.event_type.attributes]
+                own = (
+                    (literal(None, kind) if column is None else quoted(column)).alias(name)
+                    for name, column, kind in self.view(program.event_type)
+                )
                 return self.rows.where(quoted(PROGRAM) == program.number).select(*metadata(), *own)
         readers = [reader for program in self.programs for reader in program.readers]
         raise no_view(name, readers, self.without_rights)
@@ -438,6 +460,47 @@ class Delivered:
         readers = table(self.rows.sparkSession, kinds, pairs)
         readers = readers.select(quoted(PROGRAM).cast("int").alias(PROGRAM), SUBSCRIBER)
         return self.rows.join(F.broadcast(readers), PROGRAM)
+
+    def view(self, version: EventType) -> tuple[tuple[str, str | None, Kind], ...]:
+        """Return the attributes of a version: the name, the column of the rows if they have it, and the kind of each.
+
+        Versions with an equal view differ in nothing that rows say.
+        """
+        shared = self.shared
+        if shared is None:
+            return tuple((a.name, str(a.id), a.spec.kind) for a in version.attributes)
+        own = shared.own(version)
+        return tuple((a.name, own.get(str(a.id)), a.spec.kind) for a in version.attributes)
+
+    def by_id(self, types: Iterable[EventType]) -> "Delivered":
+        """Return the same with a column for each attribute of some types."""
+        shared = self.shared
+        if shared is None:
+            return self
+        attributes = shared.spread(VERSION, _versions(self.programs), types)
+        return replace(self, rows=self.rows.selectExpr(*map(in_quotes, (PROGRAM, *METADATA)), *attributes), shared=None)
+
+    def parts(self, there: Collection[int] | None = None) -> list[DataFrame]:
+        """Return the rows with a column for each attribute id, as they are stored.
+
+        Those of many types are in parts, by the versions of their readers, each with only its own columns. Programs
+        that are not `there`, by number, have none (default: all have rows).
+        """
+        if self.shared is None:
+            return [self.rows]
+        versions = _versions(self.programs)
+        numbers = {version: number for number, version in enumerate(versions)}
+        some = dict.fromkeys(one.event_type for one in self.programs if there is None or one.number in there)
+        found = []
+        for part in parts_of(some or versions[:1]):
+            own = self.rows.where(quoted(VERSION).between(numbers[part[0]], numbers[part[-1]]))
+            found.append(replace(self, rows=own).by_id(part).rows)
+        return found or [self.by_id(()).rows]
+
+
+def _versions(programs: Iterable[Program]) -> list[EventType]:
+    """Return the versions that programs are in, each in the place that is its number."""
+    return sorted({program.event_type for program in programs}, key=lambda one: str(one.name))
 
 
 def is_known(types: Sequence[EventType]) -> Column:
@@ -454,6 +517,7 @@ class ByType:
     def __init__(self, types: Sequence[EventType], *, told: bool) -> None:
         self._types = types
         self._told = told
+        self._below = types_below(types)
         self._asked: dict[frozenset[str], str] = {}
 
     def program(self, program: Program) -> Program:
@@ -462,34 +526,39 @@ class ByType:
         return replace(program, restriction=Restriction(branches))
 
     def _branch(self, branch: Branch, reader: EventType) -> Branch:
-        meant = frozenset(str(one.name) for one in self._types if _is_about(branch, reader, one))
+        below = self._below.get(reader.key, ())
+        meant = frozenset(str(one.name) for one in below if branch.only is None or one.key in branch.only)
         if len(meant) == len(self._types) or (branch.only is None and not self._told):
             return replace(branch, only=None)
         guard = self._asked.setdefault(meant, f"@of {len(self._asked)}")
         return replace(branch, only=None, guards=branch.guards | {guard})
 
-    def guards(self, *, least: int = 1) -> dict[str, Column]:
-        """Return the columns of what was asked of so many types; where no event says its type, none holds."""
+    def guards(self) -> dict[str, Column]:
+        """Return the columns of what was asked; where no event says its type, none holds."""
         if not self._told:
             return {}
-        return {name: quoted(TYPE).isin(*sorted(meant)) for meant, name in self._asked.items() if len(meant) >= least}
+        return {name: quoted(TYPE).isin(*sorted(meant)) for meant, name in self._asked.items()}
 
     def numbers(self, of: Mapping[str, int]) -> dict[str, list[int]]:
         """Return what was asked, by the numbers of the types."""
         return {guard: sorted(of[name] for name in meant) for meant, guard in self._asked.items()}
 
 
-def _is_about(branch: Branch, reader: EventType, event_type: EventType) -> bool:
-    below = reader.key in (event_type.key, *event_type.ancestors)
-    return below and (branch.only is None or event_type.key in branch.only)
+def types_below(types: Iterable[EventType]) -> dict[TypeKey, list[EventType]]:
+    """Return for each type the versions of it, and of the types that extend it, among some."""
+    found: dict[TypeKey, list[EventType]] = {}
+    for event_type in types:
+        for key in dict.fromkeys((event_type.key, *event_type.ancestors)):
+            found.setdefault(key, []).append(event_type)
+    return found
 
 
 def prefiltered(
-    events: DataFrame, programs: Sequence[Program], sources: Mapping[str, ColumnSource], policy: PipelinePolicy
+    events: DataFrame, programs: Sequence[Program], kinds: Mapping[str, Kind], policy: PipelinePolicy
 ) -> DataFrame:
     """Return the events that some programs may show, as far as files can tell; all if constants are hidden."""
-    kinds = {name: source.kind for name, source in sources.items()} | {TIME: Kind.TIMESTAMP}
-    pushed = None if policy.constants == "hidden" else necessary_for(programs, kinds)
+    known = {**kinds, TIME: Kind.TIMESTAMP}
+    pushed = None if policy.constants == "hidden" else necessary_for(programs, known)
     return events if pushed is None else events.where(filter_column(pushed))
 
 
@@ -516,10 +585,11 @@ def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defa
     `SelectorError` for a filter that does not fit, and `MalformedError` (`pipeline.unknown-subscriber`).
     """
     asked, names = _programs(policy, own_filters=own_filters, reader=reader)
-    return _delivered(events, types, policy, asked=asked, names=names, guards=guards or {}, facts=facts)
+    found = _delivered(events, types, policy, asked=asked, names=names, guards=guards or {}, facts=facts)
+    return found.by_id(types)
 
 
-def deliver_parts(  # noqa: PLR0913  # as `deliver`
+def deliver_shared(  # noqa: PLR0913  # as `deliver`
     events: DataFrame,
     types: Sequence[EventType],
     policy: PipelinePolicy,
@@ -527,14 +597,13 @@ def deliver_parts(  # noqa: PLR0913  # as `deliver`
     own_filters: bool = True,
     reader: str | None = None,
     there: Collection[str] | None = None,
-) -> list[Delivered]:
-    """Deliver as `deliver`, with the rows of many types in parts that have only their own columns.
+) -> Delivered:
+    """Deliver as `deliver`, with the rows of many types in shared columns.
 
-    Parts have the same programs. Types that are not `there` have no part (default: all are). Raises as `deliver`.
+    Types that are not `there`, by name, have no events (default: all have some). Raises as `deliver`.
     """
     asked, names = _programs(policy, own_filters=own_filters, reader=reader)
-    parts = parts_in(types, there) if are_many(types) else [tuple(types)]
-    return [_delivered(events, part, policy, asked=asked, names=names, guards={}, facts=None) for part in parts]
+    return _delivered(events, types, policy, asked=asked, names=names, guards={}, facts=None, there=there)
 
 
 def _programs(
@@ -560,25 +629,32 @@ def _delivered(  # noqa: PLR0913  # all that `deliver` was given
     names: Sequence[str],
     guards: Mapping[str, Column],
     facts: Mapping[str, ColumnSource] | None,
+    there: Collection[str] | None = None,
 ) -> Delivered:
     told = TYPE in events.columns
-    events = events.where(is_known(types)) if told else events
     by_type = ByType(types, told=told)
     programs = tuple(by_type.program(program) for program in asked)
-    sources = transit_sources(types)
-    events = prefiltered(events, programs, sources, policy)
-    kinds = {name: source.kind for name, source in sources.items()}
-    shared, shape, least, concerned = None, None, 1, programs
+    kinds = {str(a.id): a.spec.kind for a in attributes_of(types)}
+    events = prefiltered(events, programs, kinds, policy)
+    shared, shape, concerned = None, None, programs
     if told and are_many(types):
-        shared, least = SharedColumns.of(types, _apart(asked, types)), 2
+        shared = SharedColumns.of(types, _apart(asked, types))
         about = by_type.numbers(shared.numbers)
-        concerned = tuple(program for program in programs if _concerns(program, about))
+        concerned = tuple(one for program in programs for one in _of_each_type(program, about))
         shape = partial(shared_shape, kinds=kinds, shared=shared, about=about)
-        events = shared.gather(events)
+        # Those of other types are left out here.
+        events = shared.gather(events, there)
         sources = {OF: ColumnSource(quoted(OF), Kind.INTEGER)}
         sources |= {str(column): ColumnSource(quoted(column), kind) for column, kind in shared.kinds.items()}
+        used = {guard for one in concerned for branch in one.restriction.branches for guard in branch.guards}
+        of_types = {guard: F.expr(is_one_of(OF, about[guard])) for guard in used if len(about.get(guard, ())) > 1}
+    else:
+        events = events.where(is_known(types)) if told else events
+        sources, of_types = transit_sources(types), by_type.guards()
+    read = _read(concerned, None if shared is None else shared.columns)
+    events, sources = _packed(events, sources, read)
     events, environment = in_environment(events, policy, facts)
-    viewer = Viewer(sources, environment, {**guards, **by_type.guards(least=least)})
+    viewer = Viewer(sources, environment, {**guards, **of_types}, read)
     finder = Finder(events, viewer, lambda parts: parts[0][0] != 0, shape=shape)
     found = finder.find(SearchQuestion(program.number, ((program,),)) for program in concerned)
     view = [quoted(name) for part in finder.words() for name in part]
@@ -590,22 +666,83 @@ def _delivered(  # noqa: PLR0913  # all that `deliver` was given
     told_of = [quoted(ID), quoted(TIME), source.alias(SOURCE)]
     rows = found.select(quoted(QUESTION).alias(PROGRAM), *told_of, *masked)
     if shared is not None:
-        rows = _in_own_columns(rows, shared, concerned, types)
-    return Delivered(rows, programs, without)
+        rows = _in_versions(rows, programs)
+    return Delivered(rows, programs, without, shared)
 
 
-def _concerns(program: Program, about: Mapping[str, Sequence[int]]) -> bool:
-    """Return whether a program is about any of the types."""
-    return any(all(about.get(guard, True) for guard in branch.guards) for branch in program.restriction.branches)
+_WIDE: Final = 60
+"""More attributes than this that no condition reads are one column on their way."""
+_REST: Final = "@rest"
+
+
+def _read(programs: Iterable[Program], columns: Mapping[str, str] | None) -> set[str]:
+    """Return the attributes that rights and filters read, by id, or by their shared columns."""
+    found = {OF}
+    for program in programs:
+        own = program.event_type.by_name
+        names = {*_named(program), *(str(own[name].id) for name in program.selector.attributes if name in own)}
+        found |= names if columns is None else {str(columns[name]) for name in names if name in columns}
+    return found
+
+
+def _packed(
+    events: DataFrame, sources: Mapping[str, ColumnSource], read: Collection[str]
+) -> tuple[DataFrame, dict[str, ColumnSource]]:
+    """Return events, of which many attributes that no condition reads are in one column, and where attributes stand.
+
+    Spark copies a row several times on its way to readers, column by column. What is one column is copied as a whole,
+    and Spark generates no code for whole stages of rows with more than 100 columns.
+    """
+    rest = [name for name in sources if name not in read]
+    if len(rest) <= _WIDE:
+        return events, {**sources}
+    known = {*rest}
+    others = (in_quotes(name) for name in events.columns if name not in known)
+    frame = events.selectExpr(*others, f"struct({', '.join(map(in_quotes, rest))}) AS {in_quotes(_REST)}")
+    places = {
+        name: ColumnSource(quoted(_REST).getField(name), source.kind) if name in known else source
+        for name, source in sources.items()
+    }
+    return frame, places
+
+
+_TYPES_APART: Final = 16
+"""Programs about as many types are asked for each of them: by a constant, and not by an expression of their own."""
+
+
+def _of_each_type(program: Program, about: dict[str, list[int]]) -> Iterator[Program]:
+    """Yield a program for each type that a program is about, if those are few; nothing if it is about none.
+
+    An event has one type, so at most one of them shows it. `about` gets the numbers of the guards that they have.
+    """
+    branches = program.restriction.branches
+    meant = [[set(about[guard]) for guard in branch.guards if guard in about] for branch in branches]
+    concerned = [
+        (branch, set.intersection(*types) if types else None)
+        for branch, types in zip(branches, meant, strict=True)
+        if all(types)
+    ]
+    numbers = sorted({number for _, types in concerned for number in types or ()})
+    if any(types is None for _, types in concerned) or len(numbers) > _TYPES_APART:
+        yield program
+        return
+    for number in numbers:
+        guard = f"@of number {number}"
+        about[guard] = [number]
+        own = tuple(
+            replace(branch, guards=branch.guards.difference(about) | {guard})
+            for branch, types in concerned
+            if types is not None and number in types
+        )
+        yield replace(program, restriction=Restriction(own))
 
 
 def _apart(programs: Iterable[Program], types: Sequence[EventType]) -> Iterator[frozenset[str]]:
     """Yield what must not share columns: attributes that a program names or shows, and those of events it is about."""
-    asked = {(one.event_type, _named(one)) for one in programs}
-    for reader, named in asked:
-        for event_type in types:
-            if reader.key in (event_type.key, *event_type.ancestors):
-                yield frozenset({*named, *reader.by_id, *event_type.by_id})
+    below = types_below(types)
+    for reader, named in {(one.event_type, _named(one)) for one in programs}:
+        for event_type in below.get(reader.key, ()):
+            yield frozenset({*named, *reader.by_id, *event_type.by_id})
 
 
 def _named(program: Program) -> frozenset[str]:
@@ -613,13 +750,9 @@ def _named(program: Program) -> frozenset[str]:
     return frozenset(name for branch in program.restriction.branches for name in branch.holds_where().attributes)
 
 
-def _in_own_columns(
-    rows: DataFrame, shared: SharedColumns, programs: Sequence[Program], types: Sequence[EventType]
-) -> DataFrame:
-    """Return rows with a column for each attribute, which the reader's version has."""
-    versions = list(dict.fromkeys(program.event_type for program in programs))
-    numbers = {version: number for number, version in enumerate(versions)}
+def _in_versions(rows: DataFrame, programs: Sequence[Program]) -> DataFrame:
+    """Return rows with the number of the reader's version beside each."""
+    numbers = {version: number for number, version in enumerate(_versions(programs))}
     read = [(program.number, numbers[program.event_type]) for program in programs]
-    known = F.broadcast(table(rows.sparkSession, {_OF: Kind.INTEGER, _VERSION: Kind.INTEGER}, read))
-    attributes = shared.spread(_VERSION, versions, types)
-    return rows.join(known, quoted(PROGRAM) == quoted(_OF)).select(quoted(PROGRAM), *metadata(), *attributes)
+    known = F.broadcast(table(rows.sparkSession, {_OF: Kind.INTEGER, VERSION: Kind.INTEGER}, read))
+    return rows.join(known, quoted(PROGRAM) == quoted(_OF)).drop(_OF)

@@ -16,17 +16,18 @@ then found by id.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from penstock.errors import FailedError
 from penstock.model.values import Kind
-from penstock.pipeline.enforce.deliver import Delivered
+from penstock.pipeline.enforce.deliver import VERSION, Delivered
 from penstock.pipeline.enforce.manifest import (
     POLICY,
     PROGRAM,
@@ -43,10 +44,10 @@ from penstock.pipeline.enforce.manifest import (
 )
 from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS as WITHOUT_RIGHTS
 from penstock.pipeline.enforce.manifest import Layout as Layout
-from penstock.pipeline.enforce.programs import table
+from penstock.pipeline.enforce.programs import Program, table
 from penstock.pipeline.event_columns import TYPE
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
-from penstock.pipeline.outputs import BATCH, commit, commits, is_not_found, reading, replacing, withdraw
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, literal, metadata, quoted, spark_type
+from penstock.pipeline.outputs import BATCH, commit, commits, is_not_found, kept, reading, replacing, withdraw
 
 FOLDERS: Final = 100
 """More programs than this share one table: a task would write that many files at the same time."""
@@ -68,62 +69,80 @@ def write_views(
     Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
     twice).
     """
-    manifest = store_rows([delivered], path, layout=layout, revision=revision, batch=batch)
+    manifest = store_rows(delivered, path, layout=layout, revision=revision, batch=batch)
     commit(delivered.rows.sparkSession, path, batch, manifest.as_dict())
     return manifest
 
 
 def store_rows(
-    parts: Sequence[Delivered], path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
 ) -> Manifest:
-    """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`.
-
-    Parts have rows of the same programs, with columns of their own. Folders for each reader are written from one.
-    """
-    delivered = parts[0]
+    """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`."""
     chosen = layout_named(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
     manifest = Manifest(chosen, revision, reader_views(delivered.programs), many, delivered.without_rights)
     withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
-        for part in parts:
-            _write_rows(part, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many, first=part is delivered)
+        _write_rows(delivered, path, batch, in_order=many)
     else:
-        (delivered,) = parts
-        _write_folders(delivered, f"{path}/{VIEWS}", batch, revision)
+        _write_folders(delivered, path, batch, revision)
     return manifest
 
 
-def _write_rows(delivered: Delivered, path: str, *, in_order: bool, first: bool) -> None:
-    def writing(rows: DataFrame) -> DataFrameWriter:
-        return replacing(rows) if first else rows.write.mode("append")
+def _write_rows(delivered: Delivered, output: str, batch: int, *, in_order: bool) -> None:
+    path = f"{output}/{ROWS}/{BATCH}={batch}"
+    with _evaluated(delivered, output, batch, several=delivered.shared is not None) as found:
+        there = None if found.shared is None else _programs_in(found.rows)
+        for number, rows in enumerate(found.parts(there)):
+            # Sorted within each file, so that a reader skips the pages of others.
+            part = rows.sortWithinPartitions(PROGRAM) if in_order else rows
+            writer = part.write.mode("append") if number else replacing(part)
+            if in_order:
+                writer.parquet(path)
+                continue
+            # A file open for each program costs less than sorting all rows by program.
+            with _writers(rows.sparkSession, max(1, len(delivered.programs))):
+                writer.partitionBy(PROGRAM).parquet(path)
 
-    if in_order:
-        # Sorted within each file, so that a reader skips the pages of others.
-        writing(delivered.rows.sortWithinPartitions(PROGRAM)).parquet(path)
-        return
-    # A file open for each program costs less than sorting all rows by program.
-    with _writers(delivered.rows.sparkSession, max(1, len(delivered.programs))):
-        writing(delivered.rows).partitionBy(PROGRAM).parquet(path)
 
-
-def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -> None:
-    versions = list(dict.fromkeys(program.event_type for program in delivered.programs))
-    rows = delivered.rows.persist() if len(versions) > 1 else delivered.rows
-    try:
-        for version in versions:
-            own = [program for program in delivered.programs if program.event_type == version]
-            columns = [quoted(a.id).alias(a.name) for a in version.attributes]
-            named = Delivered(rows, tuple(own)).by_subscriber()
+def _write_folders(delivered: Delivered, output: str, batch: int, revision: str) -> None:
+    # Files of one job have the same columns, so versions are written together if these are the same for them.
+    views: dict[tuple[tuple[str, str | None, Kind], ...], list[Program]] = {}
+    for program in delivered.programs:
+        views.setdefault(delivered.view(program.event_type), []).append(program)
+    with _evaluated(delivered, output, batch, several=len(views) > 1) as found:
+        there = _programs_in(found.rows) if len(views) > FOLDERS else None
+        for view, programs in views.items():
+            if there is not None and there.isdisjoint(program.number for program in programs):
+                continue
+            columns = [(literal(None, kind) if own is None else quoted(own)).alias(name) for name, own, kind in view]
+            named = Delivered(found.rows, tuple(programs)).by_subscriber()
             place = [quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), F.lit(policy_mark(revision)).alias(POLICY)]
             named = named.select(*place, *metadata(), *columns)
             # Only the folders of this batch are replaced: the others belong to earlier ones.
             writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-            with _writers(named.sparkSession, min(FOLDERS, sum(len(program.readers) for program in own))):
-                writer.partitionBy(SUBSCRIBER, BATCH, POLICY).parquet(path)
+            with _writers(named.sparkSession, min(FOLDERS, sum(len(program.readers) for program in programs))):
+                writer.partitionBy(SUBSCRIBER, BATCH, POLICY).parquet(f"{output}/{VIEWS}")
+
+
+@contextmanager
+def _evaluated(delivered: Delivered, path: str, batch: int, *, several: bool) -> Iterator[Delivered]:
+    """Yield the deliveries, whose rows are kept meanwhile if several jobs read them."""
+    if several and delivered.shared is not None:
+        # Each part then reads only its own rows of what is kept.
+        with kept(delivered.rows.sortWithinPartitions(VERSION), path, batch) as rows:
+            yield replace(delivered, rows=rows)
+        return
+    rows = delivered.rows.persist() if several else delivered.rows
+    try:
+        yield replace(delivered, rows=rows)
     finally:
-        if rows is not delivered.rows:
+        if several:
             rows.unpersist()
+
+
+def _programs_in(rows: DataFrame) -> set[int]:
+    return {int(row[0]) for row in rows.select(quoted(PROGRAM)).distinct().collect()}
 
 
 @contextmanager

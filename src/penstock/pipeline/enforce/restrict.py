@@ -3,7 +3,7 @@
 `mask` is `penstock.guard.Delivery` for a whole frame of transit events, and gives the same rows and the same values.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Final
@@ -141,8 +141,11 @@ class Viewer:
         sources: Mapping[str, ColumnSource],
         environment: Mapping[str, ColumnSource],
         guards: Mapping[str, Column],
+        read: Collection[str] | None = None,
     ) -> None:
+        """Take where attributes stand, and which of them conditions `read` (default: any)."""
         self.sources = sources
+        self._read = sources.keys() if read is None else read
         self._hoisted = sources
         self._environment = environment
         self._guards = guards
@@ -155,7 +158,8 @@ class Viewer:
 
     def hoist(self, frame: DataFrame) -> DataFrame:
         """Return a frame with what conditions read of every event, each thing made once."""
-        frame, self._hoisted = hoist(frame, self.sources)
+        frame, made = hoist(frame, {name: source for name, source in self.sources.items() if name in self._read})
+        self._hoisted = {**self.sources, **made}
         return frame
 
     def shown(self, shape: Shape, parameters: Mapping[str, ColumnSource]) -> list[Column]:

@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, in_quotes, literal, quoted
 from penstock.pipeline.ingest.csv_columns import RecordPlaces
 from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, kinds_of, tag, tag_csv, tag_shared
 from penstock.pipeline.ingest.formats import check_envelopes, check_shared, check_table
@@ -42,11 +42,12 @@ from penstock.pipeline.ingest.records import read_csv as read_csv
 from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
 from penstock.pipeline.limits import NOTED_RECORDS
-from penstock.pipeline.shared_columns import OF, SharedColumns, are_many, parts_in
+from penstock.pipeline.shared_columns import OF, SharedColumns, are_many
 from penstock.trust.event_types import VerifiedType
 
 _READ, _GOOD, _BAD = "read", "good", "bad"
 _PLACE: Final = "@place"
+_KNOWN_SOURCE, _KNOWN_ID = "@known source", "@known id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,12 @@ class Ingested:
     @property
     def good(self) -> DataFrame:
         """The events of all types as they travel: `@id`, `@time`, `@source`, and a column for each attribute id."""
-        return self._events().select(*map(quoted, METADATA), *self._attributes(self.types))
+        return self._events().selectExpr(*map(in_quotes, METADATA), *self._attributes())
 
     @property
     def written(self) -> DataFrame:
         """The events as they travel, and in `@type` the version that each was written in, for whoever admits them."""
-        return self._events().select(quoted(TYPE), *map(quoted, METADATA), *self._attributes(self.types))
+        return self._events().selectExpr(*map(in_quotes, (TYPE, *METADATA)), *self._attributes())
 
     def parts(self) -> list[DataFrame]:
         """Return what `written` returns, divided by types if these are many: each part has only its own columns."""
@@ -96,12 +97,7 @@ class Ingested:
         if shared is None:
             return [self.written]
         there = {str(row[0]) for row in self._events().select(quoted(TYPE)).distinct().collect()}
-        found = []
-        for part in parts_in(self.types, there):
-            ends = (shared.numbers[str(one.name)] for one in (part[0], part[-1]))
-            own = self._events().where(quoted(OF).between(*ends))
-            found.append(own.select(quoted(TYPE), *map(quoted, METADATA), *self._attributes(part)))
-        return found
+        return shared.parts(self._events(), self.types, there)
 
     def events(self, event_type: EventType) -> DataFrame:
         """Return the events that were written in one version, its attributes under their names.
@@ -115,10 +111,10 @@ class Ingested:
         own = self._events().where(quoted(TYPE) == str(event_type.name))
         return own.select(*map(quoted, METADATA), *named)
 
-    def _attributes(self, types: Iterable[EventType]) -> list[Column]:
+    def _attributes(self) -> list[str]:
         if self.shared is None:
-            return [quoted(a.id) for a in attributes_of(types)]
-        return self.shared.spread(OF, self.shared.types, types)
+            return [in_quotes(a.id) for a in attributes_of(self.types)]
+        return self.shared.spread(OF, self.shared.types, self.types)
 
     def _events(self) -> DataFrame:
         return self.tagged.where(quoted(REASON).isNull())
@@ -189,9 +185,11 @@ def once(ingested: Ingested, earlier: DataFrame | None = None, since: datetime |
     late = F.lit(False) if since is None else F.coalesce(quoted(TIME) < literal(since, Kind.TIMESTAMP), F.lit(False))
     known = F.lit(False)
     if earlier is not None:
-        keys = earlier.select(quoted(SOURCE).alias("@from"), quoted(ID).alias("@of")).distinct()
-        tagged = tagged.join(keys, (quoted(SOURCE) == quoted("@from")) & (quoted(ID) == quoted("@of")), "left")
-        known = quoted("@of").isNotNull()
+        keys = earlier.select(quoted(SOURCE).alias(_KNOWN_SOURCE), quoted(ID).alias(_KNOWN_ID)).distinct()
+        tagged = tagged.join(
+            keys, (quoted(SOURCE) == quoted(_KNOWN_SOURCE)) & (quoted(ID) == quoted(_KNOWN_ID)), "left"
+        )
+        known = quoted(_KNOWN_ID).isNotNull()
     # A record that is not an event has no id, and is not compared: otherwise all of them would be in one partition.
     apart = F.when(~good, F.xxhash64(quoted(ORIGINAL)))
     ids = (a.id for a in attributes_of(ingested.types)) if ingested.shared is None else ingested.shared.kinds

@@ -1,14 +1,16 @@
 """The jobs `admit` and `deliver`: what publishers may put in, and what readers get out, recorded."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial, reduce
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import RefusedError
 from penstock.guard import EventCounts
@@ -17,7 +19,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.commits import DECISIONS, EVENTS, OF_UNKNOWN_TYPE, RECORDS, REFUSED, UNKNOWN_TYPE
 from penstock.pipeline.enforce.admit import REASON, admit, admit_shared
-from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, deliver_parts, is_known
+from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver_shared, is_known
 from penstock.pipeline.enforce.layout import Layout, open_rows, store_rows, stored_rows
 from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest, no_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
@@ -28,16 +30,29 @@ from penstock.pipeline.ingest.ingest import AGAIN, Ingested
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jobs.ingest import LATEST, event_rows, latest_event, once_in, stored_schema
 from penstock.pipeline.limits import RECORD_PRINCIPALS
-from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commits, complete, follow, named, read_part
+from penstock.pipeline.outputs import (
+    Output,
+    Said,
+    Streaming,
+    check_sum,
+    commits,
+    complete,
+    follow,
+    kept,
+    named,
+    read_part,
+)
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed.reader import sealed_events
 from penstock.pipeline.sealed.signers import SignerPolicy
-from penstock.pipeline.shared_columns import are_many, parts_in
+from penstock.pipeline.shared_columns import OF, are_many
 from penstock.pipeline.tables.addresses import RowSource, SinkRows
 from penstock.pipeline.tables.columns import event_rows_of
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
+
+_COUNTED: Final = StructType([StructField(TYPE, StringType()), StructField(SOURCE, StringType())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +134,52 @@ class Admit(OfEvents):
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
-        good, bad = self._parts(events)
-        # Parts of many types have columns of their own.
-        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), good), bad
-
-    def _parts(self, events: DataFrame, there: Collection[str] | None = None) -> tuple[list[DataFrame], DataFrame]:
-        """Return the events that are admitted, and the refusals.
-
-        Events of many types are in parts. Types that are not `there` have none (default: all are).
-        """
-        known = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
         if are_many(self.desk.types):
-            parts = []
-            for part in parts_in(self.desk.types, there):
-                own = events.where(quoted(TYPE).between(str(part[0].name), str(part[-1].name)))
-                found = admit_shared(own, [known[str(one.name)] for one in part], self.desk.policy)
-                parts.append((found.events, found.refused))
-        else:
-            versions = [self._version(events, verified) for verified in known.values()]
-            good = reduce(DataFrame.unionByName, [part[0] for part in versions])
-            parts = [(good, reduce(DataFrame.unionByName, [part[1] for part in versions]))]
-        other = events.where(~is_known(self.desk.types))
-        unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
-        return [part[0] for part in parts], reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
+            found = admit_shared(events, self.desk.policy.types, self.desk.policy)
+            # Parts of many types have columns of their own.
+            good = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found.parts())
+            return good, found.refused.unionByName(self._unknown(events))
+        return self._versions(events)
+
+    def _versions(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
+        versions = [self._version(events, verified) for verified in self.desk.policy.types]
+        good, bad = (reduce(DataFrame.unionByName, part) for part in zip(*versions, strict=True))
+        return good, self._unknown(events).unionByName(bad)
+
+    def _unknown(self, events: DataFrame) -> DataFrame:
+        """Return the events of versions that the policy does not know, as refusals."""
+        other = events.select(quoted(TYPE), *metadata()).where(~is_known(self.desk.types))
+        return other.select("*", F.lit(UNKNOWN_TYPE).alias(REASON))
+
+    @contextmanager
+    def _admitted(
+        self, events: DataFrame, batch: int, output: Output
+    ) -> Iterator[tuple[int, list[DataFrame], DataFrame]]:
+        """Yield the number of events, those that are admitted, and the refusals.
+
+        Those of many types are evaluated once, in shared columns, and kept while their parts are written.
+        """
+        if not are_many(self.desk.types):
+            good, bad = self._versions(events)
+            if self.dedupe is not None:
+                compared = once_in(Ingested(_tagged(good), self.types), batch, output, self.dedupe).tagged
+                bad = bad.unionByName(compared.where(quoted(REASON).isNotNull()).select(*map(quoted, bad.columns)))
+                good = compared.where(quoted(REASON).isNull()).select(*map(quoted, good.columns))
+            yield events.count(), [good], bad
+            return
+        there = {key[0]: count for key, count in _by(events, TYPE).items()}
+        admitted = admit_shared(events, self.desk.policy.types, self.desk.policy, there)
+        judged = admitted.judged
+        if self.dedupe is not None:
+            # Events are compared with those of all types.
+            tagged = Ingested(_tagged(judged), admitted.shared.types, admitted.shared)
+            judged = once_in(tagged, batch, output, self.dedupe).tagged.select(*map(quoted, judged.columns))
+        # Each part then reads only its own rows of what is kept.
+        with kept(judged.sortWithinPartitions(quoted(OF)), output.path, batch) as rows:
+            found = replace(admitted, judged=rows)
+            unknown = there.keys() - {str(one.name) for one in self.desk.types}
+            bad = found.refused.unionByName(self._unknown(events)) if unknown else found.refused
+            yield sum(there.values()), found.parts(there), bad
 
     def _version(self, events: DataFrame, verified: VerifiedType) -> tuple[DataFrame, DataFrame]:
         event_type = verified.event_type
@@ -158,56 +196,40 @@ class Admit(OfEvents):
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write events, refusals and decisions. Raises `FailedError` (`pipeline.lost`)."""
-        there = {key[0]: count for key, count in _by(events, TYPE).items()} if are_many(self.desk.types) else None
-        parts, bad = self._parts(events, there)
-        if self.dedupe is not None:
-            # Events are compared with those of all types.
-            good, again = self._once(self.planned(events)[0], batch, output, self.dedupe)
-            parts, bad = [good], bad.unionByName(again)
-        output.write(parts[0], EVENTS, batch, *parts[1:])
         spark = output.spark
-        stored = spark.read.schema(parts[0].schema).parquet(output.part(EVENTS, batch))
-        # Stored rows are counted: the events, and the refusals by their reasons.
-        passed, read = _by(stored, TYPE, SOURCE), events.count() if there is None else sum(there.values())
-        # Where all events were admitted, the refusals are only counted: that reads no more than rights ask about.
-        whole = sum(passed.values()) == read and bad.count() == 0
-        output.write(bad.limit(0) if whole else bad, REFUSED, batch)
-        refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
+        with self._admitted(events, batch, output) as (read, parts, bad):
+            output.write(parts[0], EVENTS, batch, *parts[1:])
+            # Stored rows are counted: the events, and the refusals by their reasons.
+            passed = _by(spark.read.schema(_COUNTED).parquet(output.part(EVENTS, batch)), TYPE, SOURCE)
+            # Where all events were admitted, the refusals are only counted: that reads no more than rights ask about.
+            whole = sum(passed.values()) == read and bad.count() == 0
+            output.write(bad.limit(0) if whole else bad, REFUSED, batch)
+            refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
         why = {} if whole else _by(refused, REASON)
         counts = {"read": read, "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
         # Senders without rights can use any number of names. Events that came again were not refused by a decision.
         most = RECORD_PRINCIPALS
         decided = refused.where(~quoted(REASON).isin(*AGAIN))
-        kept = _by(decided, TYPE, SOURCE, most=most + 1) if why else {}
-        self._record(passed, dict(list(kept.items())[:most]))
+        aside = _by(decided, TYPE, SOURCE, most=most + 1) if why else {}
+        self._record(passed, dict(list(aside.items())[:most]))
         counts[RECORDS] = _write_records(self.desk, output, batch)
         reasons = {key[0]: count for key, count in why.items()}
-        said: Said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
+        said: Said = {"all publishers recorded": len(aside) <= most, CLOSED: list(self.closed(spark))}
         if self.dedupe is not None:
             said[LATEST] = latest_event(output, batch)
         return {"counts": counts, "reasons": reasons, **said}
-
-    def _once(self, good: DataFrame, batch: int, output: Output, within: timedelta) -> tuple[DataFrame, DataFrame]:
-        """Return the admitted events that are there for the first time, and the others as refusals."""
-        # Events have no place in a file any more: those of one id and time are in the order of their values.
-        none = {REASON: "string", WORDS: "string", FILE: "string", POSITION: "bigint", ORIGINAL: "binary"}
-        tagged = good.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in none.items()))
-        found = once_in(Ingested(tagged, self.types), batch, output, within).tagged
-        first = found.where(quoted(REASON).isNull()).select(*map(quoted, good.columns))
-        again = found.where(quoted(REASON).isNotNull())
-        return first, again.select(quoted(TYPE), *metadata(), quoted(REASON))
 
     def rows(self, output: Output, batch: int, said: Said) -> SinkRows:  # noqa: ARG002  # as all jobs
         """Return the admitted events."""
         return event_rows(output, batch, self.types)
 
-    def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
+    def _record(self, passed: Mapping[tuple[str, ...], int], aside: Mapping[tuple[str, ...], int]) -> None:
         types = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
-        for key in sorted(passed.keys() | kept.keys()):
+        for key in sorted(passed.keys() | aside.keys()):
             name, source = key
             if name in types:
-                counts = EventCounts(passed.get(key, 0), kept.get(key, 0))
+                counts = EventCounts(passed.get(key, 0), aside.get(key, 0))
                 self.desk.policy.enforced(Principal.parse(source), Right.PUBLISH, types[name], counts)
 
 
@@ -283,15 +305,13 @@ class DeliverJob(OfEvents):
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the frames that would be computed."""
-        return tuple(part.rows for part in self._deliver(events))
+        return tuple(self._deliver(events).parts())
 
     def _deliver(
         self, events: DataFrame, there: Collection[str] | None = None, *, own_filters: bool = True
-    ) -> list[Delivered]:
+    ) -> Delivered:
         policy = self.desk.policy
-        if self.layout is not Layout.PROGRAM:
-            return [deliver(events, self.types, policy, own_filters=own_filters, reader=self.reader)]
-        return deliver_parts(events, self.types, policy, own_filters=own_filters, reader=self.reader, there=there)
+        return deliver_shared(events, self.types, policy, own_filters=own_filters, reader=self.reader, there=there)
 
     def _subscribers(self) -> list[Subscriber]:
         return [one for one in self.desk.policy.subscribers if self.reader in (None, one.name)]
@@ -301,8 +321,8 @@ class DeliverJob(OfEvents):
         if all(subscriber.selector == ALWAYS for subscriber in self._subscribers()):
             return {}
         rights = self._deliver(events, there, own_filters=False)
-        counts = sum((Counter(_by(part.rows, PROGRAM)) for part in rights), Counter[tuple[str, ...]]())
-        return {name: counts[(str(one.number),)] for one in rights[0].programs for name in one.readers}
+        counts = Counter(_by(rights.rows, PROGRAM))
+        return {name: counts[(str(one.number),)] for one in rights.programs for name in one.readers}
 
     def _of_each_type(self, read: Mapping[str, int]) -> Counter[TypeKey]:
         """Count the events of each type: of its own versions, and of the types that extend it."""
@@ -311,6 +331,16 @@ class DeliverJob(OfEvents):
             for key in {event_type.key, *event_type.ancestors}:
                 found[key] += read.get(str(event_type.name), 0)
         return found
+
+
+def _tagged(admitted: DataFrame) -> DataFrame:
+    """Return admitted events as an ingest has them, to be compared with others.
+
+    They have no place in a file any more: those of one id and time are in the order of their values.
+    """
+    none = {REASON: "string", WORDS: "string", FILE: "string", POSITION: "bigint", ORIGINAL: "binary"}
+    added = {name: F.lit(None).cast(kind) for name, kind in none.items() if name not in admitted.columns}
+    return admitted.withColumns(added)
 
 
 def no_layout() -> RefusedError:

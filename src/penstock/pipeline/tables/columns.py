@@ -10,7 +10,7 @@ A table gets a further column for each further attribute. A column keeps its typ
 has an attribute of the same name and another kind, writing is refused.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Final
 
@@ -24,6 +24,7 @@ from penstock.pipeline.enforce.manifest import SUBSCRIBER
 from penstock.pipeline.event_columns import ID, SOURCE, TIME, TYPE, attributes_of
 from penstock.pipeline.frames import literal, quoted, spark_type
 from penstock.pipeline.outputs import raise_in_task
+from penstock.pipeline.shared_columns import are_many, part_of, parts_of
 from penstock.pipeline.tables.addresses import SinkRows
 
 PLAIN: Final = {
@@ -62,7 +63,27 @@ def plain_rows(rows: SinkRows) -> DataFrame:
     named = [quoted(old).alias(new) for old, new in plain if old in PLAIN]
     attributes = _by_name(rows.types)
     _apart([*_RESERVED, *attributes])
-    return rows.frame.select(*named, *(_value(found, rows.types).alias(name) for name, found in attributes.items()))
+
+    def under_names(frame: DataFrame, types: Sequence[EventType]) -> DataFrame:
+        own = {name: [one for one in found if one[0] in types] for name, found in attributes.items()}
+        values = (
+            _value(found, types) if found else literal(None, attributes[name][0][1].spec.kind)
+            for name, found in own.items()
+        )
+        return frame.select(*named, *(value.alias(name) for name, value in zip(own, values, strict=True)))
+
+    return in_parts(rows, under_names)
+
+
+def in_parts(rows: SinkRows, made: Callable[[DataFrame, Sequence[EventType]], DataFrame]) -> DataFrame:
+    """Return what is made of events: of those of many types by parts, each of which has only its own columns.
+
+    An event of another version may be left out then. A sink has fewer rows than it was given in that case, and fails.
+    """
+    if not are_many(rows.types):
+        return made(rows.frame, rows.types)
+    also = [name for name in rows.frame.columns if name == SUBSCRIBER]
+    return reduce(DataFrame.union, (made(part_of(rows.frame, part, *also), part) for part in parts_of(rows.types)))
 
 
 def _by_name(types: Sequence[EventType]) -> dict[str, list[tuple[EventType, Attribute]]]:
