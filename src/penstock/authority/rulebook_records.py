@@ -93,6 +93,8 @@ class RecordedStep:
 
     step: Step
     word: SignedRequest | None = None
+    #: the record that the step was read from, which is `to_record` of it
+    record: Record | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,8 @@ def read_taken(number: int, whole: Whole) -> RecordedStep:
         case _:
             raise malformed("a step must have one signed request, or none")
     note = Note(whole.who, when, whole.why)
-    return RecordedStep(from_record(number, note, Record(whole.kind, whole.before, after)), word)
+    record = Record(whole.kind, whole.before, after)
+    return RecordedStep(from_record(number, note, record), word, record)
 
 
 def nobodys(taken: RecordedStep) -> RecordedStep:
@@ -225,7 +228,7 @@ def nobodys(taken: RecordedStep) -> RecordedStep:
     """
     if taken.word is not None or not isinstance(taken.step.request, Pass):
         return taken
-    return RecordedStep(replace(taken.step, note=replace(taken.step.note, who=CLOCK)), None)
+    return replace(taken, step=replace(taken.step, note=replace(taken.step.note, who=CLOCK)))
 
 
 def _read_poll(polled: Sequence[SExp]) -> PollProof | None:

@@ -494,7 +494,7 @@ class RuleBookFold:
         step = taken.step
         if step != self.planned.get(step.number):
             planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
-            if to_record(planned) != to_record(step):
+            if to_record(planned) != (taken.record or to_record(step)):
                 raise malformed("the step is not the result of its request")
         book.base.apply(step)
         book.rights.note(taken)

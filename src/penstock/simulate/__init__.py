@@ -8,6 +8,7 @@
 - `isolation` makes simulated code fail that reads a real clock or random source, opens a socket or starts a thread.
 - `scenario` writes down what to run; `faults` what goes wrong meanwhile.
 - `checkers` reads a log, and finds what must not be.
+- `pure_work` computes results of pure functions once for all processes of a simulation, and for all seeds of a search.
 - `run` runs a scenario; `explore` runs it with many seeds, and shrinks what violates something.
 - `worlds` has the parts of the system that are run, and says what a world is.
 - `experiments` measures figures and tables of the papers again.

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, TypeVar
 from penstock.simulate.checkers import Violation
 from penstock.simulate.faults import Fault
 from penstock.simulate.isolation import isolated
+from penstock.simulate.pure_work import computed_once
 from penstock.simulate.run import drawn, run, world_of
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
 
@@ -74,7 +75,7 @@ def explore(
     fewest: dict[str, int] = {}
     number = 0
     candidates = (replace(scenario, seed=seed) for seed in range(scenario.seed, scenario.seed + seeds))
-    with isolated(), _results(candidates, processes) as results:
+    with isolated(), computed_once(), _results(candidates, processes) as results:
         for number, result in enumerate(results, 1):
             progress("seeds", number, seeds)
             counts.update(result.counts)

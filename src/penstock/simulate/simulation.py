@@ -34,7 +34,7 @@ import hashlib
 import importlib
 import sys
 import types
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -113,17 +113,26 @@ def serving(times: ServiceTimes) -> AbstractContextManager[None]:
     return replaced_services(lambda service, original: _spending(original, times.of(service)))
 
 
-@contextmanager
-def replaced_services(replacement: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def replaced_services(
+    replacement: Callable[[str, Callable[..., Any]], Callable[..., Any]],
+) -> AbstractContextManager[None]:
     """Replace the functions behind services: a function gets the service and the original of each."""
+    return replaced_functions(((service, path) for service, paths in SERVICES.items() for path in paths), replacement)
+
+
+@contextmanager
+def replaced_functions(
+    functions: Iterable[tuple[str, str]], replacement: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Replace functions, each with a word and its path: a function gets the word and the original of each."""
     undo: list[tuple[Any, str, object]] = []
     try:
-        for service, path in ((service, path) for service, paths in SERVICES.items() for path in paths):
+        for word, path in functions:
             module_name, _, qualified = path.partition(":")
             *owners, name = qualified.split(".")
             where: Any = functools.reduce(getattr, owners, importlib.import_module(module_name))
             original = vars(where)[name]
-            new = replacement(service, original)
+            new = replacement(word, original)
             places = [where] if owners else [one for one in _penstock() if vars(one).get(name) is original]
             for place in places:
                 undo.append((place, name, original))

@@ -279,7 +279,9 @@ class FabricMembers:
         if broker not in self._others and len(self._others) >= most:
             raise LimitError("network.limit", f"a network has at most {most} brokers")
         bag = await core.read_hello(broker, told.body[1:])
-        core.require_broker(broker, bag)
+        if core.disclosed.get(broker) != bag or not core.admitted(broker):
+            # A broker that renews its announcement was admitted by the same credentials, which still permit it.
+            core.require_broker(broker, bag)
         self._succession.take(self.topic, told)
         self._others[broker] = told.time
         core.disclose(broker, bag)

@@ -1,0 +1,119 @@
+"""Compute results of pure functions once, and share them between simulated processes and between seeds.
+
+A thousand brokers read and keep the same thousand acknowledgements, and every seed signs and verifies the same
+certificates. These functions depend on nothing but their arguments, and their results cannot change; so a trace is the
+same with and without this. Whoever calls them spends the time of the service all the same.
+
+Nothing that failed is shared: a signature is verified again until it is valid.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
+from penstock.codec.sexp import SExp
+from penstock.crypto.keys import PublicKey, SigningKey
+from penstock.simulate.simulation import replaced_functions
+from penstock.trust.signed import Claim, UnverifiedValue
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+#: results of one function that are kept; then all are forgotten
+_MOST: Final = 20_000
+
+
+class _Results(dict[_K, _V]):
+    """Results by arguments, up to a number of them."""
+
+    def keep(self, key: _K, value: _V) -> _V:
+        """Keep a result, and return it."""
+        if len(self) >= _MOST:
+            self.clear()
+        self[key] = value
+        return value
+
+
+def _sign(original: Callable[[SigningKey, bytes], bytes]) -> Callable[[SigningKey, bytes], bytes]:
+    known: _Results[tuple[bytes, bytes], bytes] = _Results()
+
+    def sign(self: SigningKey, message: bytes) -> bytes:
+        key = self.seed, message
+        found = known.get(key)
+        # Ed25519 gives the same message the same signature.
+        return known.keep(key, original(self, message)) if found is None else found
+
+    return sign
+
+
+def _verify(original: Callable[[PublicKey, bytes, bytes], None]) -> Callable[[PublicKey, bytes, bytes], None]:
+    valid: _Results[tuple[bytes, bytes, bytes], bool] = _Results()
+
+    def verify(self: PublicKey, message: bytes, signature: bytes) -> None:
+        key = self.raw, message, signature
+        if key not in valid:
+            original(self, message, signature)
+            valid.keep(key, True)
+
+    return verify
+
+
+def _parse(original: Callable[..., SExp]) -> Callable[..., SExp]:
+    known: _Results[tuple[bytes, CodecLimits], SExp] = _Results()
+
+    def parse(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> SExp:
+        key = data, limits
+        found = known.get(key)
+        return known.keep(key, original(data, limits=limits)) if found is None else found
+
+    return parse
+
+
+def _write(original: Callable[[SExp], bytes]) -> Callable[[SExp], bytes]:
+    known: _Results[SExp, bytes] = _Results()
+
+    def write(value: SExp) -> bytes:
+        return known.get(value) or known.keep(value, original(value))
+
+    return write
+
+
+def _read(original: Callable[..., UnverifiedValue[Claim]]) -> Callable[..., UnverifiedValue[Claim]]:
+    known: _Results[tuple[SExp, tuple[type[Claim], ...]], UnverifiedValue[Claim]] = _Results()
+
+    def read(value: SExp, *kinds: type[Claim]) -> UnverifiedValue[Claim]:
+        key = value, kinds
+        found = known.get(key)
+        if found is None:
+            found = original(value, *kinds)
+            if _is_unchangeable(found.value):
+                known.keep(key, found)
+        return found
+
+    return read
+
+
+def _is_unchangeable(value: object) -> bool:
+    """Return whether a value and its parts can be shared: what could be changed has no hash."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+_PURE: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "penstock.crypto.keys:SigningKey.sign": _sign,
+    "penstock.crypto.keys:PublicKey.verify": _verify,
+    "penstock.codec.sexp.canonical:parse_canonical": _parse,
+    "penstock.codec.sexp.canonical:canonical": _write,
+    "penstock.trust.signed:read_signed": _read,
+}
+
+
+@contextmanager
+def computed_once() -> Iterator[None]:
+    """Share the results of pure functions between all simulations that run meanwhile in this process."""
+    with replaced_functions(((path, path) for path in _PURE), lambda path, original: _PURE[path](original)):
+        yield
