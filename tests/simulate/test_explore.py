@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import MalformedError
 from penstock.simulate import run as runs
-from penstock.simulate.explore import explore, minimal, shrink
+from penstock.simulate.explore import explore, minimal, run_group, shrink
 from penstock.simulate.faults import Fault
 from penstock.simulate.run import drawn, run
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
@@ -83,6 +84,38 @@ def test_processes_do_not_change_what_is_found() -> None:
     one, two = (explore(scenario, 12, processes=number) for number in (1, 2))
     assert one == two
     assert one.scenario is not None
+
+
+def test_seeds_that_share_a_start_give_what_each_gives_alone() -> None:
+    scenario = SimulationScenario("counting", 0, options={"size": 30})
+    alone = explore(scenario, 50, sharing=10)
+    assert alone.scenario is not None
+    assert alone.scenario.options == {"start": alone.scenario.seed - alone.scenario.seed % 10}
+    assert run(SimulationScenario.parse(alone.scenario.text())).violations == alone.violations
+    group = [replace(scenario, seed=seed, options={"size": 30, "start": 10}) for seed in range(10, 16)]
+    together = run_group(group)
+    assert [result.trace for result in together] == [run(one).trace for one in group]
+    assert [result.seed for result in together] == [*range(10, 16)]
+    assert len({result.trace for result in together}) == 6
+
+
+def test_a_start_that_fails_is_a_violation_of_each_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(self: Counting, simulation: Simulation) -> None:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(Counting, "start", start)
+    group = [SimulationScenario("counting", seed, options={"start": 0}) for seed in (1, 2)]
+    assert [(one.seed, one.violations[0].checker) for one in run_group(group)] == [
+        (1, "nothing_unhandled"),
+        (2, "nothing_unhandled"),
+    ]
+
+
+def test_everything_begins_within_the_seconds_of_a_scenario() -> None:
+    whole = drawn(SimulationScenario("counting", 4, options={"size": 30, "seconds": 2}))
+    assert max(step.at for step in whole.steps or ()) < 2
+    assert max(fault.at for fault in whole.faults or ()) < 2
+    assert max(fault.seconds for fault in whole.faults or ()) > 0.25 * 2, "they last as long as ever"
 
 
 def test_without_a_violation_all_seeds_are_run() -> None:

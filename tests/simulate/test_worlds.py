@@ -12,9 +12,20 @@ from penstock.simulate.run import run
 from penstock.simulate.scenario import SimulationScenario
 from penstock.simulate.worlds import WORLDS
 
-#: seeds of each world that `make soak` runs, with so many steps that each has a thousand messages; and all others
+#: seeds of each world that `make soak` runs, with so many steps in such a time that each has a thousand messages
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
-SOAK_SIZES = {"components": 20, "decisions": 40, "roles": 200, "rule-book": 200}
+SOAK_OPTIONS = {
+    "brokers": {"size": 60},
+    "revocation": {"size": 30, "seconds": 20},
+    "brokers-on-fabric": {"size": 30, "seconds": 20},
+    "sealing": {"size": 30},
+    "components": {"size": 20, "seconds": 30},
+    "decisions": {"size": 40},
+    "roles": {"size": 200},
+    "rule-book": {"size": 200},
+}
+#: seeds that share one start of their world, where starting takes long
+SOAK_SHARING = {"brokers": 50, "revocation": 50, "brokers-on-fabric": 50, "sealing": 50, "components": 50}
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -71,8 +82,8 @@ def test_a_hundred_scenarios_have_the_same_traces_in_another_process() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_search_over_many_seeds_finds_nothing(world: str) -> None:
-    scenario = SimulationScenario(world, 0, options={"size": SOAK_SIZES.get(world, 30)})
-    found = explore(scenario, SOAK_SEEDS, processes=os.cpu_count() or 1)
+    scenario = SimulationScenario(world, 0, options=SOAK_OPTIONS[world])
+    found = explore(scenario, SOAK_SEEDS, processes=os.cpu_count() or 1, sharing=SOAK_SHARING.get(world, 1))
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     kinds = WORLDS[world]({}).fault_kinds
     assert {kind for kind in kinds if not found.counts.get(f"fault {kind}")} == set()

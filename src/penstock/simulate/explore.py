@@ -5,17 +5,22 @@ Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*). What is left a
 everything else comes from the seed.
 """
 
+import gc
+import os
+import pickle
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from multiprocessing import get_context
 from typing import Final, TypeAlias, TypeVar
 
 from penstock.simulate.checkers import Violation
 from penstock.simulate.faults import Fault
 from penstock.simulate.isolation import isolated
-from penstock.simulate.pure_work import computed_once
+from penstock.simulate.pure_work import shared_results
 from penstock.simulate.run import drawn, run, world_of
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
 
@@ -53,20 +58,85 @@ class Exploration:
     before: int = 0
 
 
-def run_seed(scenario: SimulationScenario) -> SeedResult:
+def run_seed(scenario: SimulationScenario, started: Callable[[], SimulationScenario] | None = None) -> SeedResult:
     """Run a scenario. What it raises is a violation too: nothing that is simulated may fail."""
     try:
-        outcome = run(scenario)
+        outcome = run(scenario, started)
+    except _AllRunError:
+        raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the seed that leads to it is wanted
-        found = Violation("nothing_unhandled", 0.0, f"{type(error).__name__}: {error}")
-        return SeedResult(scenario.seed, "", (found,), {})
-    return SeedResult(scenario.seed, outcome.trace, outcome.violations, outcome.counts)
+        return _failed(scenario, error)
+    return SeedResult(outcome.scenario.seed, outcome.trace, outcome.violations, outcome.counts)
+
+
+def _failed(scenario: SimulationScenario, error: Exception) -> SeedResult:
+    found = Violation("nothing_unhandled", 0.0, f"{type(error).__name__}: {error}")
+    return SeedResult(scenario.seed, "", (found,), {})
+
+
+class _AllRunError(Exception):
+    """All scenarios of a group were run, each in a process of its own."""
+
+
+def run_group(scenarios: Sequence[SimulationScenario]) -> list[SeedResult]:
+    """Run scenarios that differ in their own seeds alone, and have the same `start`: their world starts only once.
+
+    Each goes on in a copy of this process. What comes of it is the same as if it were run alone.
+    """
+    results: list[SeedResult] = []
+    #: in a copy: its scenario, and where its result goes
+    own: list[tuple[SimulationScenario, int]] = []
+
+    def each() -> SimulationScenario:
+        """Return the scenario of the copy that runs now; the original goes on until there are no more."""
+        # What is there already is not looked at again in each copy, which would copy its memory.
+        gc.collect()
+        gc.freeze()
+        for scenario in scenarios:
+            back, out = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(back)
+                own.append((scenario, out))
+                # It ends soon, and leaves its memory behind.
+                gc.disable()
+                return scenario
+            os.close(out)
+            with os.fdopen(back, "rb") as answer:
+                data = answer.read()
+            os.waitpid(child, 0)
+            killed = ChildProcessError("the process of this seed was killed")
+            results.append(pickle.loads(data) if data else _failed(scenario, killed))  # noqa: S301  # a copy wrote it
+        raise _AllRunError
+
+    try:
+        result = run_seed(scenarios[0], each)
+        if own:
+            scenario, out = own[0]
+            with os.fdopen(out, "wb") as answer:
+                pickle.dump(replace(result, seed=scenario.seed), answer)
+    except _AllRunError:
+        gc.unfreeze()
+        return results
+    finally:
+        if own:
+            # Whatever happens, a copy does not go on with what the original does next.
+            os._exit(0)
+    # The start itself has failed.
+    return [run_seed(scenario) for scenario in scenarios]
 
 
 def explore(
-    scenario: SimulationScenario, seeds: int, *, processes: int = 1, progress: Progress = lambda *_: None
+    scenario: SimulationScenario,
+    seeds: int,
+    *,
+    processes: int = 1,
+    sharing: int = 1,
+    progress: Progress = lambda *_: None,
 ) -> Exploration:
     """Run a scenario with so many seeds, from its own on, until one violates something; shrink that one.
+
+    `sharing` seeds have the same start of the world, which is the option `start` of their scenarios.
 
     Raises `MalformedError` (`scenario.value`) for a world that does not exist.
     """
@@ -74,15 +144,15 @@ def explore(
     counts: Counter[str] = Counter()
     fewest: dict[str, int] = {}
     number = 0
-    candidates = (replace(scenario, seed=seed) for seed in range(scenario.seed, scenario.seed + seeds))
-    with isolated(), computed_once(), _results(candidates, processes) as results:
+    candidates = [_candidate(scenario, seed, sharing) for seed in range(scenario.seed, scenario.seed + seeds)]
+    with isolated(), shared_results(), _results(candidates, processes, sharing) as results:
         for number, result in enumerate(results, 1):
             progress("seeds", number, seeds)
             counts.update(result.counts)
             for what in ("messages", "faults"):
                 fewest[what] = min(result.counts.get(what, 0), fewest.get(what, 1 << 60))
             if result.violations:
-                whole = drawn(replace(scenario, seed=result.seed))
+                whole = drawn(_candidate(scenario, result.seed, sharing))
                 small = shrink(whole, result.violations[0].checker, progress)
                 violations = run_seed(small).violations
                 return Exploration(number, counts, fewest, small, violations, _size(whole))
@@ -93,13 +163,29 @@ def _size(scenario: SimulationScenario) -> int:
     return len(scenario.steps or ()) + len(scenario.faults or ())
 
 
+def _leave_signals() -> None:
+    """Let the process of the search alone say that it was interrupted, and end the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _candidate(scenario: SimulationScenario, seed: int, sharing: int) -> SimulationScenario:
+    if sharing == 1:
+        return replace(scenario, seed=seed)
+    return replace(scenario, seed=seed, options={**scenario.options, "start": seed - seed % sharing})
+
+
 @contextmanager
-def _results(scenarios: Iterator[SimulationScenario], processes: int) -> Iterator[Iterator[SeedResult]]:
-    if processes == 1:
+def _results(scenarios: Sequence[SimulationScenario], processes: int, sharing: int) -> Iterator[Iterator[SeedResult]]:
+    if processes == sharing == 1:
         yield map(run_seed, scenarios)
         return
-    with get_context().Pool(processes) as pool:
-        yield pool.imap(run_seed, scenarios, _CHUNK)
+    with get_context().Pool(processes, _leave_signals) as pool:
+        if sharing == 1:
+            yield pool.imap(run_seed, scenarios, _CHUNK)
+        else:
+            groups = (list(group) for _, group in groupby(scenarios, key=lambda one: one.options["start"]))
+            yield chain.from_iterable(pool.imap(run_group, groups))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -127,7 +213,7 @@ def shrink(
 
 def _with(scenario: SimulationScenario, items: list[_Item]) -> SimulationScenario:
     steps = tuple(one for one in items if isinstance(one, SimulationStep))
-    options = {name: value for name, value in scenario.options.items() if name != "size"}
+    options = {name: value for name, value in scenario.options.items() if name not in ("size", "seconds")}
     faults = tuple(one for one in items if isinstance(one, Fault))
     return replace(scenario, steps=steps, faults=faults, options=options)
 

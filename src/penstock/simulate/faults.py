@@ -77,17 +77,20 @@ class Fault:
         return " ".join((f"{self.at:.6g}", self.kind, f"{self.seconds:.6g}", *self.where))
 
 
-def draw(random: Random, world: "SimulationWorld", seconds: float) -> tuple[Fault, ...]:
-    """Draw at least five faults of the kinds that a world stands, which end within some time; ordered by time."""
+def draw(random: Random, world: "SimulationWorld", within: float) -> tuple[Fault, ...]:
+    """Draw at least five faults of the kinds that a world stands, which begin within some time; ordered by time.
+
+    How long they last depends on the world alone: timeouts must be able to pass meanwhile.
+    """
     found: list[Fault] = []
     for _ in range(_LEAST + random.randrange(_MORE + 1)):
         kind, process = random.choice(world.fault_kinds), random.choice(world.processes)
-        at = round(random.uniform(0.02, 0.7) * seconds, 3)
-        lasts = round(random.uniform(0.02, 0.25) * seconds, 3)
+        at = round(random.uniform(0.02, 0.7) * within, 3)
+        lasts = round(random.uniform(0.02, 0.25) * world.seconds, 3)
         for _again in range(_ATTEMPTS):
             if kind not in _OF_PROCESS or not _meets(found, process, at, lasts):
                 break
-            process, at = random.choice(world.processes), round(random.uniform(0.02, 0.7) * seconds, 3)
+            process, at = random.choice(world.processes), round(random.uniform(0.02, 0.7) * within, 3)
         else:
             kind = next((one for one in world.fault_kinds if one not in _OF_PROCESS), kind)
         where: tuple[str, ...] = (process,)

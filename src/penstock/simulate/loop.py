@@ -97,6 +97,10 @@ class VirtualLoop(_Loop):
         #: how many callbacks have run
         self.steps = 0
 
+    def reseed(self, seed: int | str) -> None:
+        """Let another seed decide from now on which process runs next."""
+        self._random.seed(seed)
+
     # --- Processes -----------------------------------------------------------------------------------------------
 
     def process(self, name: str) -> SimulatedProcess:
@@ -258,6 +262,10 @@ class VirtualLoop(_Loop):
         finally:
             self._running = self._stopping = False
             asyncio._set_running_loop(before)  # noqa: SLF001
+
+    def forked(self) -> None:
+        """Go on in a copy of the process: asyncio remembers in which process a loop runs."""
+        asyncio._set_running_loop(self)  # noqa: SLF001
 
     def run_until_complete(self, future: Any) -> Any:
         """Run until a future or coroutine is done, and return its result."""

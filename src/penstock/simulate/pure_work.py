@@ -1,8 +1,8 @@
 """Compute results of pure functions once, and share them between simulated processes and between seeds.
 
-A thousand brokers read and keep the same thousand acknowledgements, and every seed signs and verifies the same
-certificates. These functions depend on nothing but their arguments, and their results cannot change; so a trace is the
-same with and without this. Whoever calls them spends the time of the service all the same.
+All brokers of a world read the same statements, and every seed signs and verifies the same certificates. These
+functions depend on nothing but their arguments, and their results cannot change; so a trace is the same with and
+without this. Whoever calls them spends the time of the service all the same.
 
 Nothing that failed is shared: a signature is verified again until it is valid.
 """
@@ -113,7 +113,7 @@ _PURE: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] =
 
 
 @contextmanager
-def computed_once() -> Iterator[None]:
+def shared_results() -> Iterator[None]:
     """Share the results of pure functions between all simulations that run meanwhile in this process."""
     with replaced_functions(((path, path) for path in _PURE), lambda path, original: _PURE[path](original)):
         yield

@@ -5,7 +5,7 @@ The same scenario always gives the same outcome, in every process.
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -48,13 +48,21 @@ def world_of(scenario: SimulationScenario) -> SimulationWorld:
 
 
 def drawn(scenario: SimulationScenario) -> SimulationScenario:
-    """Return the scenario with the steps and faults that its seed gives, where it has none."""
+    """Return the scenario with the steps and faults that its seed gives, where it has none.
+
+    The options `size` and `seconds` say how many steps there are, and within which time everything begins.
+    """
     world, size = world_of(scenario), scenario.options.get("size", STEPS)
+    within = scenario.options.get("seconds", world.seconds)
     steps, faults = scenario.steps, scenario.faults
     if steps is None:
         steps = world.steps(_random(scenario, "steps"), size)
+        if within != world.seconds:
+            sooner = (replace(step, at=round(step.at * within / world.seconds, 3)) for step in steps)
+            # Some worlds tell steps apart by their times.
+            steps = tuple({step.at: step for step in sooner}.values())
     if faults is None:
-        faults = draw(_random(scenario, "faults"), world, world.seconds)
+        faults = draw(_random(scenario, "faults"), world, within)
     return replace(scenario, steps=steps, faults=faults)
 
 
@@ -62,12 +70,16 @@ def _random(scenario: SimulationScenario, purpose: str) -> Random:
     return Random(f"{scenario.seed}/{purpose}")  # noqa: S311  # a simulation must be repeatable
 
 
-def run(scenario: SimulationScenario) -> Outcome:
-    """Run a scenario. Raises `MalformedError` (`scenario.value`) if its world does not know a step or a fault."""
-    scenario = drawn(scenario)
+def run(scenario: SimulationScenario, started: Callable[[], SimulationScenario] | None = None) -> Outcome:
+    """Run a scenario. Raises `MalformedError` (`scenario.value`) if its world does not know a step or a fault.
+
+    With the option `start` the world starts with that seed, and goes on with the scenario's own. Scenarios that differ
+    in nothing else than their own seed start in the same way: `started` is called when the world has started, and
+    returns the one to go on with.
+    """
     world = world_of(scenario)
-    with Simulation(scenario.seed) as simulation:
-        simulation.run(_drive(simulation, world, scenario.steps or (), scenario.faults or ()))
+    with Simulation(scenario.options.get("start", scenario.seed)) as simulation:
+        scenario = simulation.run(_drive(simulation, world, started or (lambda: scenario)))
         log = simulation.log
         violations = (*check(log), *_reports(simulation))
         counts = Counter({"messages": simulation.messages, "steps": len(scenario.steps or ())})
@@ -78,17 +90,24 @@ def run(scenario: SimulationScenario) -> Outcome:
 
 
 async def _drive(
-    simulation: Simulation, world: SimulationWorld, steps: Sequence[SimulationStep], faults: Sequence[Fault]
-) -> None:
+    simulation: Simulation, world: SimulationWorld, started: Callable[[], SimulationScenario]
+) -> SimulationScenario:
     await world.start(simulation)
+    scenario = drawn(started())
+    # `started` may have returned in a copy of the process.
+    simulation.loop.forked()
+    if "start" in scenario.options:
+        simulation.reseed(scenario.seed)
     start = simulation.time
 
     async def at(seconds: float, work: SimulationStep | Fault) -> None:
         await asyncio.sleep(max(0.0, start + seconds - simulation.time))
         await (apply(simulation, world, work) if isinstance(work, Fault) else world.perform(work))
 
+    steps, faults = scenario.steps or (), scenario.faults or ()
     await asyncio.gather(*(at(one.at, one) for one in steps), *(at(one.at, one) for one in faults))
     await world.settle()
+    return scenario
 
 
 def _reports(simulation: Simulation) -> list[Violation]:

@@ -208,7 +208,8 @@ class Simulation:
     """See the module. Everything random comes from the seed; use `random` with one name for each purpose."""
 
     def __init__(self, seed: int = 0, times: ServiceTimes | None = None) -> None:
-        self.seed = seed
+        #: what random sources come from
+        self._source = str(seed)
         self.times = times or ServiceTimes()
         self.loop = VirtualLoop(seed)
         self.log: list[Entry] = []
@@ -245,8 +246,15 @@ class Simulation:
         """Return the random source for a purpose, always the same one. Others do not change what it gives."""
         found = self._randoms.get(name)
         if found is None:
-            found = self._randoms[name] = Random(f"{self.seed}/{name}")  # noqa: S311  # a simulation must be repeatable
+            found = self._randoms[name] = Random(f"{self._source}/{name}")  # noqa: S311  # a simulation must be repeatable
         return found
+
+    def reseed(self, seed: int) -> None:
+        """Let everything random come from another seed from now on. No source begins again with what it gave before."""
+        self._source = f"{self._source}, then {seed}"
+        self.loop.reseed(self._source)
+        for name, random in self._randoms.items():
+            random.seed(f"{self._source}/{name}")
 
     def clock(self, process: str) -> SimulatedClock:
         """Return the clock of a process, always the same one."""

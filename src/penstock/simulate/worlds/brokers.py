@@ -50,7 +50,7 @@ _STAMPS: Final = StampSettings(period=timedelta(seconds=3), every=timedelta(seco
 _AGAIN: Final = 0.5
 #: seconds in which everything must be whole again when faults have stopped, and for the last events to arrive
 _SETTLES: Final = 240.0
-_ARRIVES: Final = 10.0
+_ARRIVES: Final = 5.0
 
 
 class BrokersWorld:

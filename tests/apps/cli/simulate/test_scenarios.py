@@ -1,11 +1,14 @@
 """`penstock simulate run` and `explore`: for people, for programs, and with a status for violations."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from tests.apps.conftest import Shell
 from tests.simulate.planted import plant
 
+from penstock.simulate import explore
 from penstock.simulate.scenario import SimulationScenario
 
 SCENARIO = """world = "rule-book"
@@ -46,7 +49,26 @@ def test_a_search_without_a_violation_says_what_it_did(penstock: Shell) -> None:
     done = penstock("simulate", "explore", "rule-book", "--seeds", "2", "--size", "3", "--processes", "1")
     assert done.status == 0
     assert "2 seeds" in done.out
+    assert "from seed 0 on" in done.out
+    assert "seeds a second" in done.out
     assert "✓ nothing is violated" in done.out
+
+
+def test_an_interrupted_search_says_how_to_go_on(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = explore.run_seed
+
+    def interrupted(scenario: SimulationScenario) -> explore.SeedResult:
+        if scenario.seed == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run(scenario)
+
+    monkeypatch.setattr(explore, "run_seed", interrupted)
+    done = penstock(
+        *("simulate", "explore", "rule-book", "--seed", "5", "--seeds", "9"), "--size", "3", "--processes", "1"
+    )
+    assert (done.status != 0, done.code) == (True, "cli.aborted")
+    assert "seeds 5 to 6 violate nothing" in done.err
+    assert "--seed 7" in done.err
 
 
 def test_what_does_not_exist_is_refused(penstock: Shell) -> None:

@@ -1,15 +1,19 @@
 """`penstock simulate run` and `explore`: run scenarios, and search for seeds that violate something."""
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
-from penstock.errors import RefusedError
+from penstock.errors import FailedError, RefusedError
 from penstock.simulate.checkers import Violation
 from penstock.simulate.explore import Exploration
 from penstock.simulate.explore import explore as search
@@ -140,6 +144,14 @@ class _Explore(_Scenario):
         metavar="NUMBER",
         help="Run in so many processes (default: one per core).",
     )
+    sharing: int = option(
+        "--sharing",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="NUMBER",
+        help="Start the world once for so many seeds, which saves time. They differ in what happens afterwards.",
+    )
     out: str | None = option("--out", metavar="FILE", help="Write the shrunk scenario here (default: WORLD-SEED.toml).")
     output: str = output_option()
 
@@ -154,25 +166,39 @@ def explore(options: _Explore) -> CommandAnswer:
     """Run a scenario with many seeds, and shrink the first one that violates something to a few lines.
 
     SCENARIO is a file, or the name of a world. Steps and faults that it does not write down are drawn from each seed.
-    Ends with status 1 if something is violated; `penstock simulate run FILE` shows it again.
+    Ends with status 1 if something is violated; `penstock simulate run FILE` shows it again. SIGINT and SIGTERM end the
+    search, and it says with which `--seed` to go on.
     """
     scenario = options.read()
-    state = "seeds", 0, options.seeds
+    state, run_seeds, began = ("seeds", 0, options.seeds), 0, monotonic()
 
     def progress(what: str, done: int, of: int) -> None:
-        nonlocal state
+        nonlocal state, run_seeds
         state = what, done, of
+        if what == "seeds":
+            run_seeds = done
 
     def text() -> str:
         what, done, of = state
         full = round(_BAR * done / max(of, 1))
-        return f"{scenario.world}: {what} {'█' * full}{'░' * (_BAR - full)} {done}/{of}"
+        return f"{scenario.world}: {what} {'█' * full}{'░' * (_BAR - full)} {done}/{of}, {_rate(run_seeds, began)}"
 
-    with showing(text):
-        found = search(scenario, options.seeds, processes=options.processes or os.cpu_count() or 1, progress=progress)
+    try:
+        with showing(text), _interruptible():
+            found = search(
+                scenario,
+                options.seeds,
+                processes=options.processes or os.cpu_count() or 1,
+                sharing=options.sharing,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        raise _stopped(scenario, run_seeds, state[0], _rate(run_seeds, began)) from None
     data: dict[str, object] = {
         "world": scenario.world,
+        "first": scenario.seed,
         "seeds": found.seeds,
+        "seconds": round(monotonic() - began, 3),
         "fewest": dict(found.fewest),
         "counts": dict(found.counts),
         "violations": _violations(found.violations),
@@ -183,7 +209,33 @@ def explore(options: _Explore) -> CommandAnswer:
         replace_file(path, found.scenario.text().encode())
         data |= {"file": str(path), "scenario": found.scenario.text(), "before": found.before}
     error = _violated(found.violations, f"run `penstock simulate run {path} --log`")
-    return CommandAnswer(data, _shown_search(found, path), error)
+    rate = f"from seed {scenario.seed} on, {_rate(found.seeds, began)}"
+    return CommandAnswer(data, [rate, *_shown_search(found, path)], error)
+
+
+def _rate(seeds: int, began: float) -> str:
+    return f"{seeds / max(monotonic() - began, 1e-3):.2f} seeds a second"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM interrupt what runs, as SIGINT does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(scenario: SimulationScenario, seeds: int, what: str, rate: str) -> FailedError:
+    """Return the error for a search that was interrupted: it says how far it was."""
+    first, last = scenario.seed, scenario.seed + seeds - 1
+    if what == "shrinking":
+        return FailedError(
+            "cli.aborted", f"stopped while seed {last} was shrunk", hint=f"search again with --seed {last} --seeds 1"
+        )
+    done = f"seeds {first} to {last} violate nothing ({rate})" if seeds else "no seed was done"
+    return FailedError("cli.aborted", f"stopped: {done}", hint=f"go on with --seed {first + seeds}")
 
 
 def _shown_search(found: Exploration, path: Path | None) -> list[Shown]:

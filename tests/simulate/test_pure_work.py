@@ -1,0 +1,41 @@
+"""Results of pure functions are shared while simulations run, and nothing that has failed."""
+
+import pytest
+
+from penstock.crypto.keys import PublicKey, SigningKey
+from penstock.errors import RefusedError
+from penstock.simulate import pure_work
+from penstock.simulate.pure_work import shared_results
+
+KEY = SigningKey(b"k" * 32)
+
+
+def test_results_are_the_same_and_shared_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bytes] = []
+    verify = PublicKey.verify
+
+    def counted(self: PublicKey, message: bytes, signature: bytes) -> None:
+        calls.append(message)
+        verify(self, message, signature)
+
+    monkeypatch.setattr(PublicKey, "verify", counted)
+    plain = KEY.sign(b"m")
+    with shared_results():
+        assert KEY.sign(b"m") == KEY.sign(b"m") == plain
+        for _ in range(3):
+            KEY.public.verify(b"m", plain)
+        assert calls == [b"m"]
+        for _ in range(2):
+            with pytest.raises(RefusedError):
+                KEY.public.verify(b"other", plain)
+            with pytest.raises(RefusedError):
+                SigningKey(b"j" * 32).public.verify(b"m", plain)
+        assert calls == [b"m", b"other", b"m", b"other", b"m"]
+    assert PublicKey.verify is counted
+
+
+def test_results_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pure_work, "_MOST", 3)
+    results: pure_work._Results[int, int] = pure_work._Results()
+    assert [results.keep(number, 2 * number) for number in range(5)] == [0, 2, 4, 6, 8]
+    assert results == {3: 6, 4: 8}
