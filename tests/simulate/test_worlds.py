@@ -15,11 +15,11 @@ from penstock.simulate.worlds import WORLDS
 #: seeds of each world that `make soak` runs, with so many steps in such a time that each has a thousand messages
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
 SOAK_OPTIONS = {
-    "brokers": {"size": 60},
+    "brokers": {"size": 90},
     "revocation": {"size": 30, "seconds": 20},
-    "brokers-on-fabric": {"size": 30, "seconds": 20},
+    "brokers-on-fabric": {"size": 45, "seconds": 20},
     "sealing": {"size": 30},
-    "components": {"size": 20, "seconds": 30},
+    "components": {"size": 20, "seconds": 15},
     "decisions": {"size": 40},
     "roles": {"size": 200},
     "rule-book": {"size": 200},
