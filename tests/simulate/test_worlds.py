@@ -21,7 +21,7 @@ SOAK_OPTIONS = {
     "sealing": {"size": 30},
     "components": {"size": 20, "seconds": 15},
     "decisions": {"size": 40},
-    "roles": {"size": 200},
+    "roles": {"size": 220},
     "rule-book": {"size": 200},
 }
 #: seeds that share one start of their world, where starting takes long

@@ -1,5 +1,6 @@
 """Verdicts follow from comparisons, and a page keeps what was not run again."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from penstock.simulate.experiments.experiment import (
     PaperComparison,
     near,
 )
-from penstock.simulate.experiments.page import ExperimentRun, write_evidence
+from penstock.simulate.experiments.page import ExperimentRun, section, write_evidence
 
 GOOD = near("ratio", 4.0, 4.9, "noise")
 BAD = near("ratio", 4.0, 5.1, "noise")
@@ -55,6 +56,14 @@ def test_a_page_keeps_sections_and_text_that_were_not_made_again(tmp_path: Path)
     assert "second" not in text
     assert files == [page, tmp_path / "evidence" / "one.svg"]
     assert "a &lt; b" in files[1].read_text(encoding="utf-8")
+
+
+def test_what_goes_beyond_the_papers_is_compared_with_targets() -> None:
+    of_paper = run("one", findings(GOOD))
+    beyond = replace(of_paper, experiment=replace(of_paper.experiment, paper=Paper.BEYOND))
+    assert "| statement | paper |" in section(of_paper, None)
+    assert "| statement | target |" in section(beyond, None)
+    assert "paper" not in section(beyond, None)
 
 
 def test_a_quick_laboratory_uses_small_numbers_and_a_share_fewer() -> None:

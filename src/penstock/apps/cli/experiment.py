@@ -108,6 +108,6 @@ def _shown(run: ExperimentRun) -> Iterator[Shown]:
     yield f"{one.figure}: {one.title} ({one.name}, {run.seconds:.1f} s)"
     yield grid_table(findings.headings, findings.rows)
     marks = ((("✓" if each.agrees else "✗"), each.statement, each.paper, each.ours) for each in findings.comparisons)
-    yield grid_table(("", "statement", "paper", "Penstock"), marks)
+    yield grid_table(("", "statement", one.compared_with, "Penstock"), marks)
     yield findings.verdict
     yield ""

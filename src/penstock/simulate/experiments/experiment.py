@@ -149,7 +149,7 @@ class Laboratory:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A figure or table of a paper. `parameters` are the paper's."""
+    """A figure or table of a paper, or what goes beyond them. `parameters` are the paper's, or ours."""
 
     name: str
     paper: Paper
@@ -158,6 +158,11 @@ class Experiment:
     method: ExperimentMethod
     parameters: Mapping[str, str]
     run: Callable[[Laboratory], ExperimentFindings]
+
+    @property
+    def compared_with(self) -> str:
+        """Return the heading over what the results are compared with."""
+        return "target" if self.paper is Paper.BEYOND else "paper"
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""

@@ -70,12 +70,15 @@ def section(run: ExperimentRun, image: str | None) -> str:
     """Write one section."""
     one, findings = run.experiment, run.findings
     lines = [f"#### {one.figure}: {one.title}", "", f"`penstock experiment {one.name}`, {one.method}.", ""]
-    lines.append(f"Parameters of the paper: {_facts(one.parameters)}.")
+    of_paper = " of the paper" if one.compared_with == "paper" else ""
+    lines.append(f"Parameters{of_paper}: {_facts(one.parameters)}.")
     if findings.instead:
         lines.append(f"Here: {_facts(findings.instead)}.")
     lines += ["", f"**{findings.verdict}**", ""]
-    compared = [(one.statement, one.paper, one.ours, "yes" if one.agrees else "no") for one in findings.comparisons]
-    lines += _table(("statement", "paper", "Penstock", "agrees"), compared)
+    compared = [
+        (each.statement, each.paper, each.ours, "yes" if each.agrees else "no") for each in findings.comparisons
+    ]
+    lines += _table(("statement", one.compared_with, "Penstock", "agrees"), compared)
     if image is not None:
         lines += [f"![{one.figure}: {one.title}]({image})", ""]
     lines += _table(findings.headings, findings.rows)
