@@ -44,6 +44,8 @@ PREFERRED_PAUSE: Final = 60.0
 PIP_REQUESTS: Final = 1_000
 #: seconds that clocks of points may differ
 POINT_SKEW: Final = 2.0
+#: seconds between two looks at a clock by which something waits: somebody may set it right meanwhile
+CLOCK_LOOK: Final = 1.0
 #: AuthZEN over a fabric: attributes of an event and characters of one, questions in a batch, seconds that a request may
 #: wait and a clock may differ, and requests that a point remembers to recognise copies
 EVENT_ATTRIBUTES: Final = 32

@@ -30,7 +30,7 @@ from penstock.broker.node.machine import Machine
 from penstock.broker.node.node import Node
 from penstock.broker.wire.link import Endpoint
 from penstock.crypto.keys import SigningKey
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.fabric import Fabric
 from penstock.guard import DecisionRecord, Effect, Recorder
 from penstock.model.names import NetworkName, TypeName
@@ -61,6 +61,8 @@ READING: Final = TypeDefinition(
 NOTHING: Final[Mapping[str, Sequence[Certificate]]] = MappingProxyType({})
 #: seconds until a network that has just started must know all its brokers
 _COMPLETE: Final = 300.0
+#: seconds until a broker starts again that the fabric did not answer
+_PAUSE: Final = 1.0
 
 Links = Sequence[tuple[int, int]]
 
@@ -161,8 +163,17 @@ class BrokerNetwork:
                 await asyncio.sleep(0.05)
 
     async def restart(self, name: str) -> None:
-        """Start a broker, also one that has crashed."""
-        await self.simulation.start(name, self._run(name))
+        """Start a broker, also one that has crashed; again if the fabric is away, as an operator does."""
+        while True:
+            try:
+                await self.simulation.start(name, self._run(name))
+            except FailedError as error:
+                if error.code != "fabric.unreachable":
+                    raise
+                self.simulation.note(name, "started again", how=error.code)
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
 
     async def _run(self, name: str) -> None:
         simulation, key = self.simulation, key_of(name)

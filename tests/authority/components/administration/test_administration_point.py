@@ -25,8 +25,9 @@ from tests.authority.components.kit import (
 from tests.budget import examples
 
 from penstock.authority.components.administration import registry
-from penstock.authority.components.administration.administration_point import LOOK, AdministrationComponent
+from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.exchange.samples import PolicyText
+from penstock.authority.limits import CLOCK_LOOK
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.fabric.limits import FABRIC_BYTES
 from penstock.fabric.tasks import waited_for
@@ -346,7 +347,7 @@ def test_a_pap_whose_clock_is_set_right_does_not_sleep_until_the_time_that_it_wa
                 assert [*owner.registry.members] == ["pep1", "pdp1"]
                 assert [*standby.registry.members] == []
                 wrong.offset = 0.0
-                await clock.advance(LOOK + 0.1)
+                await clock.advance(CLOCK_LOOK + 0.1)
                 await settle()
                 assert state_of(standby) == state_of(owner)
 

@@ -77,6 +77,7 @@ from penstock.authority.components.exchange.topics import (
 from penstock.authority.components.exchange.verification import RoutineRefusedError, SampleVerifier, VerifiedSample
 from penstock.authority.components.points.component import STARVED, starved
 from penstock.authority.decisions.decision_point import Note, quiet
+from penstock.authority.limits import CLOCK_LOOK
 from penstock.codec.sexp import canonical
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
@@ -88,8 +89,6 @@ from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
 
-#: seconds between two looks at a wrong clock, and at whether this process runs while components have to apply something
-LOOK: Final = 1.0
 _JOIN: Final = TopicInstance(TopicKind.JOIN)
 _CONF: Final = TopicInstance(TopicKind.CONF)
 _SPOL: Final = TopicInstance(TopicKind.SPOL)
@@ -790,7 +789,7 @@ class AdministrationComponent:
 
     async def _catch_up_later(self, time: float) -> None:
         while (left := time - self.now()) > 0:
-            await self._clock.sleep(min(left + 1 / MICROSECONDS, LOOK))  # somebody may set the clock right before
+            await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))  # somebody may set the clock right before
         async with self._lock:
             if self._ahead is None:
                 return
@@ -890,7 +889,7 @@ class AdministrationComponent:
             self._ran, self.registry.excused = None, 0.0
             return False
         if self._ran is not None:
-            if now - self._ran > LOOK + STARVED:
+            if now - self._ran > CLOCK_LOOK + STARVED:
                 self.registry.excused += now - self._ran
                 self._note(starved(self.settings.id, now - self._ran))
             self._ran = now
@@ -900,7 +899,7 @@ class AdministrationComponent:
         self._ran = self.now() if self._ran is None else self._ran
         while self.now() <= due:
             often, left = self._excuse(), due - self.now() + 1 / MICROSECONDS
-            await self._clock.sleep(min(left, LOOK) if often else left)
+            await self._clock.sleep(min(left, CLOCK_LOOK) if often else left)
         # Not in this task: what is done can make something else due, which replaces the timer.
         self._due, self._timer = None, None
         self.registry.pass_time(self.now())

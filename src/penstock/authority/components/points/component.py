@@ -78,7 +78,7 @@ from penstock.authority.components.points.configurations import (
     ReconfigurationParts,
 )
 from penstock.authority.decisions.decision_point import Note, quiet
-from penstock.authority.limits import PEP_QUESTIONS, POINT_SKEW
+from penstock.authority.limits import CLOCK_LOOK, PEP_QUESTIONS, POINT_SKEW
 from penstock.crypto import Signer
 from penstock.crypto.hpke import SealingKey
 from penstock.errors import FailedError, PenstockError, RefusedError
@@ -102,8 +102,6 @@ from penstock.model.principals import Principal
 JOIN_WAITS: Final = 10.0
 #: seconds later than it should that a process runs, if it is starved
 STARVED: Final = 2.0
-#: seconds between two looks at a clock that is behind
-CLOCK_LOOK: Final = 1.0
 #: seconds before a component joins again that has lost its role again so soon: the first pause doubles
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -632,7 +630,10 @@ class Component:
                 self._note(error)
                 if left <= 0:
                     raise error
-            waits: list[asyncio.Future[Any]] = [waited_for(self._applied.wait()), waited_for(self._sleep(left))]
+            waits: list[asyncio.Future[Any]] = [
+                waited_for(self._applied.wait()),
+                waited_for(self._sleep(min(left, CLOCK_LOOK))),
+            ]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for one in waits:
                 one.cancel()
@@ -715,7 +716,7 @@ class Component:
     async def _wait_for_clock(self) -> None:
         while self._early:
             left = max(0.0, min(time for time, *_ in self._early) - POINT_SKEW - self.now())
-            await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))  # somebody may set the clock right before
+            await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))
             await self._hear_early()
 
     async def _hear_early(self) -> None:
@@ -906,7 +907,7 @@ class Component:
                     await self.prepare(after)
                     await self._open(certificate.topics, after.levels)
                 while self.now() < pending.expected:
-                    await self._sleep(pending.expected - self.now())
+                    await self._sleep(min(pending.expected - self.now(), CLOCK_LOOK))
                 if self.settings.id in pending.withdrawn and self.settings.id not in pending.certificates:
                     await self._lose("a reconfiguration has taken its role")
                     return

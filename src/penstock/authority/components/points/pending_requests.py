@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from penstock.authority.limits import CLOCK_LOOK
 from penstock.fabric import Clock
 from penstock.fabric.tasks import in_background
 
@@ -72,7 +73,7 @@ class PendingRequests(Generic[T]):
                 self._until = self._due[0][0]
                 left = self._until - self._clock.now()
                 if left > 0:
-                    await self._clock.sleep(left)
+                    await self._clock.sleep(min(left, CLOCK_LOOK))
                     continue
                 _, number = heapq.heappop(self._due)
                 waiting = self._waiting.get(number)
