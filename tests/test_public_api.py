@@ -3,18 +3,17 @@
 import ast
 import difflib
 import importlib
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.scripts import load_script
 
 import penstock
 import penstock.testing
 
-ROOT = Path(__file__).resolve().parents[1]
 CHANGED = """
 The public API is not what tests/public_api.txt says. Programs rely on it; docs/reference/api.md says what may change.
 If the change is meant, run `python tools/public_api.py`, look at the difference, and add a line to CHANGELOG.md.
@@ -22,12 +21,7 @@ If the change is meant, run `python tools/public_api.py`, look at the difference
 
 
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("public_api", ROOT / "tools" / "public_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/public_api.py")
 
 
 def test_names_and_signatures_are_those_that_were_written_down() -> None:

@@ -1,6 +1,5 @@
 """Setting up: which Java is taken, and what the locks promise."""
 
-import importlib.util
 import re
 import sys
 import tomllib
@@ -8,18 +7,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def bootstrap() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "tools" / "bootstrap.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/bootstrap.py")
 
 
 def fake_java(folder: Path, words: str, status: int = 0) -> Path:

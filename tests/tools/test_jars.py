@@ -8,7 +8,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from tests.jars import jars_module
+from tests.scripts import load_script
 
 ONE = ("org.example", "one", "1.2")
 CONTENT = b"a jar"
@@ -17,7 +17,7 @@ JARS = {ONE: hashlib.sha256(CONTENT).hexdigest()}
 
 @pytest.fixture(scope="module")
 def jars_tool() -> ModuleType:
-    return jars_module()
+    return load_script("tools/jars.py")
 
 
 def resolver(

@@ -1,6 +1,5 @@
 """The archive of Spark's classes: what is done where Java makes none, and who uses one."""
 
-import importlib.util
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +8,12 @@ from typing import Any
 
 import pytest
 from tests import java
+from tests.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def spark_archive() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("spark_archive", java.ROOT / "tools" / "spark_archive.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/spark_archive.py")
 
 
 @pytest.mark.parametrize("case", [(0, b"classes", True), (0, b"", False), (1, b"some", False)])

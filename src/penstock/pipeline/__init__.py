@@ -8,5 +8,5 @@ see of any DataFrame, and `view_source` the same of files, as a source.
 rows come from and go besides folders of jobs.
 `outputs` are the outputs of jobs, `pages` writes HTML, `frames` represents events and selectors in Spark, and
 `shared_columns` events of many types. `commits` is what outputs say about themselves, `event_columns` names the columns
-of events, `quarantine` shows records of one.
+of events, `quarantine` shows records of one, and `file_system_errors` says what a store refuses.
 """

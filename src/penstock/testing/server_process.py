@@ -190,5 +190,5 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
-        raise FailedError("testing.no-java", "there is no `java` for a server of a test", hint="set JAVA_HOME")
+        raise FailedError("testing.no-java", "`java` was not found, which a test server needs", hint="set JAVA_HOME")
     return found

@@ -1,29 +1,21 @@
 """docs/reference/cli/ says what `--help` says; every command teaches with an example that is valid."""
 
-import importlib.util
 import inspect
 import itertools
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
+from tests.scripts import load_script
 
 from penstock.apps.cli.main import GROUPS, cli
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools" / "cli_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/cli_reference.py")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

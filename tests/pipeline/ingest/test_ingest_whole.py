@@ -1,7 +1,6 @@
 """Whole runs: a file of which 5 % is broken, Parquet, streams, and the example of the municipality."""
 
 import csv
-import importlib.util
 import json
 import os
 import random
@@ -21,6 +20,7 @@ from tests.pipeline.ingest.test_ingest_envelopes import WHOLE
 from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
+from tests.scripts import load_script
 
 from penstock.errors import MalformedError
 from penstock.pipeline.frames import micros
@@ -44,7 +44,6 @@ from penstock.pipeline.ingest.records import ORIGINAL, POSITION
 
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST, SECOND = define()
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -237,12 +236,7 @@ def test_parquet(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("receipt_example", ROOT / "examples" / "receipt" / "receipt.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("examples/receipt/receipt.py")
 
 
 COLUMNS = ["case:channel", "case:concept:name", "case:deadline", "case:department", "case:enddate",

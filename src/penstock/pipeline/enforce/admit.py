@@ -64,7 +64,7 @@ class Admitted:
 class SharedAdmitted:
     """The same of many types: one row for each event, null in `@reason` if it is admitted, values in shared columns.
 
-    Where more than one of its parts is used, `judged` is worth persisting.
+    Where more than one of its parts is used, `judged` should be evaluated once before (`outputs.kept`).
     """
 
     judged: DataFrame

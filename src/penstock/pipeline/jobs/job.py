@@ -34,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, policy_digest
+from penstock.pipeline.file_system_errors import store_error
 from penstock.pipeline.outputs import (
     CHECKPOINT,
     OUTPUT,
@@ -50,7 +51,6 @@ from penstock.pipeline.outputs import (
     committed,
     is_not_found,
     raised_by_task,
-    store_error,
 )
 from penstock.pipeline.tables.addresses import RowSink, SinkRows
 

@@ -27,8 +27,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.errors import FailedError, RefusedError
+from penstock.pipeline.file_system_errors import store_error
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.outputs import Streaming, read_lines, store_error
+from penstock.pipeline.outputs import Streaming, read_lines
 from penstock.pipeline.tables.addresses import AddressScheme, SinkOptions, SinkRows, TableAddress, bad_address
 from penstock.pipeline.tables.columns import added_columns, partitioned, plain_rows
 from penstock.pipeline.tables.files import BatchFile, DataFile, no_feature, no_table, read_files, write_files

@@ -1,6 +1,5 @@
 """The worked example over a real log: its files are what it makes of them, and its commands run as README shows."""
 
-import importlib.util
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
 from tests.pipeline.jobs_plant import interpreted
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = ROOT / "examples" / "receipt"
@@ -22,12 +22,7 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("receipt_example", EXAMPLE / "receipt.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("examples/receipt/receipt.py")
 
 
 def test_the_signed_files_are_those_that_the_example_makes(tmp_path: Path) -> None:
