@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: seconds until something that was lost on a connection is sent again, the first time; then it doubles
 _RESEND: Final = 0.2
+#: seconds after which something that is under way is waited for when faults have stopped
+_SLOW: Final = 1.0
 #: bytes that a connection takes from its writer while its reader does not read
 _WINDOW: Final = 256 << 10
 #: what both sides of a link have in common in the place of a TLS certificate
@@ -96,6 +98,8 @@ class SimulatedNetwork:
         #: pairs of processes that do not reach each other, and how many faults say so
         self._cut: dict[tuple[str, str], int] = {}
         self._pipes: dict[tuple[str, str], WeakSet[Pipe]] = {}
+        #: the numbers of pipes on which something takes more than `_SLOW`, and when it arrives
+        self.slow: dict[int, float] = {}
         self._connections: dict[str, dict[_Side, None]] = {}
         self._listening: dict[str, SimulatedListener] = {}
         self._numbers = itertools.count()
@@ -233,11 +237,22 @@ class SimulatedNetwork:
     def forget(self, side: "_Side") -> None:
         """Forget one side of a connection that has ended."""
         self._connections.get(side.process, {}).pop(side, None)
+        self.slow.pop(side.peer.pipe.number, None)
+
+    async def resent(self, seconds: float) -> None:
+        """Wait until open connections have sent again what was lost, some seconds at most.
+
+        The longer something is lost, the later it is sent again, as with TCP; whoever hears nothing may connect again.
+        """
+        end = self.now + seconds
+        while self.now < end and any(arrival > self.now for arrival in self.slow.values()):
+            await asyncio.sleep(_SLOW)
 
     def crashed(self, process: str) -> None:
         """End the connections of a process that has ended: the other sides notice it after a while."""
         self._listening.pop(process, None)
         for side in list(self._connections.pop(process, ())):
+            self.forget(side)
             side.crashed()
 
     # --- Links ---------------------------------------------------------------------------------------------------
@@ -301,6 +316,8 @@ class Pipe:
         if not self.broken:
             # Nothing overtakes on a connection.
             self._arrival = max(self._arrival, network.now + taken)
+            if self._arrival > network.now + _SLOW:
+                network.slow[self.number] = self._arrival
             network.later(self._target, self._arrival, call, *args)
 
     def healed(self) -> None:
@@ -322,7 +339,7 @@ class _Side(asyncio.Transport):
         self.other = other
         self._channel: Channel | None = None
         self._closing = self._ended = False
-        self._pipe = network.pipe(process, other)
+        self.pipe = network.pipe(process, other)
         #: what the own channel does not read
         self._unread: deque[bytes | None] = deque()
         self._reading = True
@@ -386,7 +403,7 @@ class _Side(asyncio.Transport):
     # What the network calls.
 
     def _send(self, data: bytes | None) -> None:
-        self._pipe.put(data or b"", self.peer.arrive, data)
+        self.pipe.put(data or b"", self.peer.arrive, data)
 
     def crashed(self) -> None:
         """End, because the process has: the system closes what it had open."""

@@ -20,6 +20,8 @@ from penstock.simulate.worlds.world import SimulationWorld
 
 #: how many steps a run has if its scenario does not say it
 STEPS: Final = 100
+#: seconds that connections have at most to send again what was lost, before a world must settle
+_RESENDING: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ async def _drive(
 
     steps, faults = scenario.steps or (), scenario.faults or ()
     await asyncio.gather(*(at(one.at, one) for one in steps), *(at(one.at, one) for one in faults))
+    await simulation.network.resent(_RESENDING)
     await world.settle()
     return scenario
 
