@@ -79,7 +79,8 @@ def resolve(jars: dict[Coordinates, str], folder: Path) -> Path:
         (folder / "ivy.xml").write_text(_IVY.format(jars="".join(_IVY_JAR.format(*jar) for jar in jars)))
         ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
         files = ("-ivy", str(folder / "ivy.xml"), "-cache", str(folder / "cache"))
-        retrieve = ("-types", "jar", "-retrieve", f"{out}/[artifact]-[revision].[ext]")
+        # Ivy takes the type of a jar from its project: those of OSGi are bundles.
+        retrieve = ("-types", "jar", "bundle", "-retrieve", f"{out}/[artifact]-[revision].[ext]")
         _run([_java(), "-jar", str(ivy), "-m2compatible", *files, *retrieve])
     check(jars, out)
     return out

@@ -50,6 +50,8 @@ def test_jars_come_from_maven_or_from_ivy_and_are_checked(
     assert [path.name for path in found.iterdir()] == ["one-1.2.jar"]
     assert len(commands) == 1
     assert ("mvn" in commands[0][0]) is maven
+    # Guava's type, say, which Maven does not ask for.
+    assert ("bundle" in commands[0]) is not maven
     written = (tmp_path / ("pom.xml" if maven else "ivy.xml")).read_text()
     assert "org.example" in written
     assert ("<artifactId>*</artifactId>" if maven else 'transitive="false"') in written
