@@ -8,10 +8,11 @@ from typing import Final
 
 from penstock.errors import FailedError
 
-#: how errors name a path, and if they do not, the scheme of one
+#: how errors name a path, and if they do not, the scheme of one, or its server; Hadoop adds addresses of its own help
 _PLACES: Final = (
-    re.compile(r"\b([a-z][a-z0-9+.-]*://[^\s`':;,()]{1,200})", re.ASCII),
+    re.compile(r"\b((?!https?:)[a-z][a-z0-9+.-]*://[^\s`':;,()]{1,200})", re.ASCII),
     re.compile(r"for scheme \"([\w+.-]{1,40})\"|Class org\.apache\.hadoop\.fs\.(\w{1,40})\.\S+ not found", re.ASCII),
+    re.compile(r" to ([\w.-]{1,253}:\d+) failed on connection|UnknownHostException: ([\w.-]{1,253})", re.ASCII),
 )
 #: what the text of an error contains, the error that it is, and what to do
 _STORE_ERRORS: Final = (
