@@ -1,6 +1,8 @@
 """A driver that is there to be killed: three jobs of the command line as streams, each on the output of the one before.
 
-python jobs_driver.py FOLDER
+python jobs_driver.py FOLDER [--many]
+
+With `--many`, few types are many.
 """
 
 import sys
@@ -8,19 +10,18 @@ import threading
 import time
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from tests.java import LIGHT
+import pytest
+from tests.pipeline.killed_driver import begun
 
 from penstock.apps.cli.main import cli
-from penstock.pipeline.jobs.session_settings import INTERPRETED
+from penstock.pipeline import shared_columns
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *more: str) -> None:
     """Run until killed."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}.items():
-        spark = spark.config(name, value)
-    spark.getOrCreate()
+    if more:
+        pytest.MonkeyPatch().setattr(shared_columns, "MANY", 0)
+    begun()
     policy = str(folder / "plant" / "policy.toml")
     for job, source, out in (
         ("ingest", "in", "ingested"),
@@ -36,4 +37,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

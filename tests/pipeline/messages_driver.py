@@ -9,19 +9,14 @@ import threading
 import time
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from tests.java import LIGHT
+from tests.pipeline.killed_driver import begun
 
 from penstock.apps.cli.main import cli
-from penstock.pipeline.jobs.session_settings import INTERPRETED
 
 
 def main(folder: Path, source: str, target: str, more: list[str]) -> None:
     """Run until killed, or until everything was read."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}.items():
-        spark = spark.config(name, value)
-    spark.getOrCreate()
+    begun()
     jobs: list[threading.Thread] = []
     for job, read, out, to in (
         ("ingest", source, "ingested", []),

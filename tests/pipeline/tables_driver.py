@@ -7,9 +7,7 @@ PLACE is `files` (the rows are written, the table does not list them), `commit` 
 not committed it), or `random` (at any time from that batch on). With the place `end` it goes on to the end.
 """
 
-import os
 import random
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -17,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from tests.java import LIGHT
+from tests.pipeline.killed_driver import attached, begun, kill
 from tests.trust.kit import NOW
 
 from penstock.apps.cli.main import cli
@@ -29,15 +25,9 @@ from penstock.pipeline.enforce.policy import load_policy
 from penstock.pipeline.jobs import job
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.schemes import register_schemes
-from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.pipeline.tables import delta, iceberg
 from penstock.pipeline.tables.addresses import SinkOptions, parse_address, sink_at
 from penstock.pipeline.tables.files import write_files
-
-
-def kill() -> None:
-    """End this process and Java, in one blow."""
-    os.killpg(0, signal.SIGKILL)
 
 
 def kill_at(place: str, number: int) -> None:
@@ -67,13 +57,8 @@ def kill_at(place: str, number: int) -> None:
 
 
 def run_attached(folder: Path, address: str) -> None:
-    """Run `ingest` without a Java of its own: where it is, says the environment (`PYSPARK_GATEWAY_PORT`)."""
-    gateway = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
-    java = gateway.jvm.org.apache.spark
-    context = java.api.java.JavaSparkContext(java.SparkContext.getOrCreate())
-    spark = SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
-    for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)
+    """Run `ingest` without a Java of its own."""
+    spark = attached()
     register_schemes()
     sink = sink_at(parse_address(address), SinkOptions())
     types = load_policy(str(folder / "plant" / "policy.toml"), NOW).types
@@ -86,7 +71,6 @@ def main(folder: Path, address: str, place: str, number: int, *more: str) -> Non
         kill_at(place, number)
         run_attached(folder, address)
         return
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     hive = {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -94,10 +78,7 @@ def main(folder: Path, address: str, place: str, number: int, *more: str) -> Non
         "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
         "spark.hadoop.hive.metastore.schema.verification": "false",
     }
-    quick = {"spark.sql.shuffle.partitions": "1", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}
-    for name, value in {**quick, **(hive if address.startswith("table:") else {})}.items():
-        spark = spark.config(name, value)
-    spark.getOrCreate()
+    begun({"spark.sql.shuffle.partitions": "1", **(hive if address.startswith("table:") else {})})
     if place != "end":
         kill_at(place, number)
     options = ["--policy", str(folder / "plant" / "policy.toml"), "--out", str(folder / "out"), "--to", address]

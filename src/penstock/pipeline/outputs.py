@@ -246,6 +246,9 @@ class Output:
         """Prepare to write, and return the part that every commit has in common. Raises as `check`."""
         exists = self.check(stream=stream, overwrite=overwrite)
         if exists:
+            # Of a run that was killed. This one may have no such batch, or not so many types.
+            if not is_missing(self.spark, f"{self.path}/{KEPT}"):
+                _take_away(self.spark, f"{self.path}/{KEPT}")
             if not overwrite:
                 return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
             # A batch must not look prepared when its parts are gone.
@@ -286,7 +289,10 @@ class Output:
 
 
 KEPT: Final = "kept"
-"""The folder of an output for rows that its job is about to divide. It has no rows when the job is done."""
+"""The folder of an output for rows that its job is about to divide. It has no rows when the job is done.
+
+What a run that was killed leaves there is taken away when the next one opens the output.
+"""
 
 
 @contextmanager
@@ -301,7 +307,11 @@ def kept(frame: DataFrame, path: str, batch: int) -> Iterator[DataFrame]:
         frame.write.mode("overwrite").parquet(place)
         yield reading(spark).schema(frame.schema).parquet(place)
     finally:
-        replacing(spark.range(0, 0, 1, 1).select(F.lit("").alias("value"))).text(place)
+        _take_away(spark, place)
+
+
+def _take_away(spark: SparkSession, place: str) -> None:
+    replacing(spark.range(0, 0, 1, 1).select(F.lit("").alias("value"))).text(place)
 
 
 # --- What other jobs have written ------------------------------------------------------------------------------------

@@ -1,10 +1,6 @@
 """kill -9 of a driver that writes to tables, at each place and at random, and a restart: every row is there once."""
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tests.pipeline.jobs.test_job import Plant
 from tests.pipeline.jobs_plant import build, good, line, write_events
+from tests.pipeline.killed_driver import drive
 
 from penstock.pipeline.jobs.job import run
 from penstock.pipeline.jobs.schemes import register_schemes
 from penstock.pipeline.outputs import commits, totals
 from penstock.pipeline.tables.addresses import SinkOptions, parse_address, sink_at
 from penstock.pipeline.tables.iceberg import IcebergPlace
-
-ROOT = Path(__file__).resolve().parents[3]
 
 TABLES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "delta": ("delta:{}/t", lambda folder: DeltaTable(str(folder / "t")).to_pyarrow_table()),
@@ -36,28 +31,6 @@ TABLES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def drive(folder: Path, address: str, place: str, batch: int, *more: str, **environment: str) -> int:
-    """Run the driver, and return how it ended."""
-    command = [sys.executable, "-m", "tests.pipeline.tables_driver", str(folder), address, place, str(batch), *more]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    driver = subprocess.Popen(
-        command,
-        # Derby writes a log there.
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        return driver.wait(600)
-    finally:
-        # Java too, if it outlives the driver.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-
-
 def check_killed(spark: SparkSession, folder: Path, kind: str, places: Sequence[str]) -> None:
     """Kill a driver at places, one batch after the other, and compare with what one batch would give."""
     address, opened = TABLES[kind]
@@ -67,8 +40,8 @@ def check_killed(spark: SparkSession, folder: Path, kind: str, places: Sequence[
     for number in range(files):
         (folder / "in" / f"{number:02}.jsonl").write_text(f"{line(2 * number)}\n{line(2 * number + 1)}\n")
     for batch, place in enumerate(places):
-        assert drive(folder, address.format(folder), place, batch) == -signal.SIGKILL
-    assert drive(folder, address.format(folder), "end", 0) == 0
+        assert drive("tables_driver", folder, address.format(folder), place, str(batch)) == -signal.SIGKILL
+    assert drive("tables_driver", folder, address.format(folder), "end", "0") == 0
     rows = opened(folder)
     found = duckdb.sql("SELECT event_id FROM rows").fetchall()  # type: ignore[union-attr]  # a query has rows
     assert sorted(one[0] for one in found) == sorted(f"e{n}" for n in good(2 * files))
@@ -82,13 +55,9 @@ def test_a_driver_that_is_killed_behind_the_commit_of_a_table_writes_nothing_twi
 ) -> None:
     plant = Plant(tmp_path, build(tmp_path / "plant"))
     write_events(tmp_path / "in" / "0.jsonl", range(9))
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    java = gateway.gateway_parameters
-    where = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.auth_token}
     address, opened = TABLES["delta"]
-    ended = drive(tmp_path, address.format(tmp_path), "commit", 0, "--attached", **where)
-    assert ended == -signal.SIGKILL
+    arguments = (address.format(tmp_path), "commit", "0", "--attached")
+    assert drive("tables_driver", tmp_path, *arguments, spark=spark) == -signal.SIGKILL
     assert opened(tmp_path).num_rows == len(good(9))
     assert not list(commits(spark, plant.path("out")))
     register_schemes()
