@@ -21,6 +21,9 @@ class VirtualClock:
     def now(self) -> float:
         return START + self._loop.time()
 
+    def steady(self) -> float:
+        return self._loop.time()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

@@ -50,6 +50,10 @@ class Clock(Protocol):
         """Return the seconds since 1970."""
         ...
 
+    def steady(self) -> float:
+        """Return seconds that pass evenly, even if somebody sets the clock: waits are measured by them."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Wait until this many seconds have passed by this clock."""
         ...
@@ -61,6 +65,10 @@ class SystemClock:
     def now(self) -> float:
         """Return the seconds since 1970."""
         return time.time()
+
+    def steady(self) -> float:
+        """Return the seconds of a clock that nobody sets."""
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         """Wait this many seconds of the event loop."""

@@ -54,6 +54,10 @@ class ManualClock:
         """Return the seconds since 1970."""
         return self._now
 
+    def steady(self) -> float:
+        """Return the same: a test moves this clock only forward."""
+        return self._now
+
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was moved so far."""
         waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -41,6 +41,9 @@ class LoopClock:
     def now(self) -> float:
         return 1_800_000_000.0
 
+    def steady(self) -> float:
+        return self.now()
+
     async def sleep(self, _seconds: float) -> None:
         for _ in range(300):
             await asyncio.sleep(0)

@@ -101,7 +101,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Preference:
-    """The point that is asked alone, or None for all points, and until when."""
+    """The point that is asked alone, or None for all points, and until when by `Clock.steady`."""
 
     point: Principal | None
     until: float
@@ -366,11 +366,11 @@ class EnforcementPoint:
     def _preferred(self, question: AccessQuestion) -> Principal | None:
         """Return the point that is to be asked alone."""
         found = self._preferences.get(question.resource.type)
-        return None if found is None or found.until < self._clock.now() else found.point
+        return None if found is None or found.until < self._clock.steady() else found.point
 
     def _prefer(self, question: AccessQuestion, point: Principal | None, period: float) -> None:
         """Ask this point alone for some time, or all points, unless that was said before."""
-        now, kind = self._clock.now(), question.resource.type
+        now, kind = self._clock.steady(), question.resource.type
         found = self._preferences.get(kind)
         if point is None or found is None or found.until < now:
             self._preferences[kind] = _Preference(point, now + period)

@@ -166,6 +166,9 @@ class _LoopClock:
     def now(self) -> float:
         return _START + self._loop.time()
 
+    def steady(self) -> float:
+        return self._loop.time()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

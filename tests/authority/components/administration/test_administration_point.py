@@ -16,6 +16,7 @@ from tests.authority.components.kit import (
     SECOND_PAP_KEY,
     TABLE,
     Recorder,
+    WrongClock,
     administration,
     admitted,
     memory_fabric,
@@ -319,34 +320,20 @@ def test_what_would_be_too_many_members_are_refused_before_anything_is_done(monk
     run(test)
 
 
-class WrongClock:
-    """A clock that is wrong by some seconds until it is set right. Time passes as on another one."""
-
-    def __init__(self, right: ManualClock) -> None:
-        self._right = right
-        self.offset = 0.0
-
-    def now(self) -> float:
-        return self._right.now() + self.offset
-
-    async def sleep(self, seconds: float) -> None:
-        await self._right.sleep(seconds)
-
-
 def test_a_pap_whose_clock_is_set_right_does_not_sleep_until_the_time_that_it_was_behind() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
-        wrong = WrongClock(clock)
+        behind = WrongClock(clock)
         chosen = administration(*NAMES)
-        standby = pap(fabric, replace(chosen, id="pap2", strength=5), wrong, key=SECOND_PAP_KEY, note=notes.append)
+        standby = pap(fabric, replace(chosen, id="pap2", strength=5), behind, key=SECOND_PAP_KEY, note=notes.append)
         async with pap(fabric, replace(chosen, strength=10), clock) as owner, standby:
-            wrong.offset = -3_600.0
+            behind.wrong = -3_600.0
             async with recorder(fabric, "pep1", "ER(1)", clock), recorder(fabric, "pdp1", "DR(1)", clock):
                 assert "component.clock" in [error.code for error in notes]
                 await clock.advance(10)
                 # What it does not follow it does not know.
                 assert [*owner.registry.members] == ["pep1", "pdp1"]
                 assert [*standby.registry.members] == []
-                wrong.offset = 0.0
+                behind.wrong = 0.0
                 await clock.advance(CLOCK_LOOK + 0.1)
                 await settle()
                 assert state_of(standby) == state_of(owner)

@@ -219,6 +219,7 @@ def test_junk_is_malformed(junk: bytes) -> None:
         sample(id=""),
         sample(time=float("nan")),
         sample(time=float("inf")),
+        sample(time=1e12),
         sample(time=-1.0),
         sample(number=-1),
         sample(configuration=-1),

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.authority.components.kit import WrongClock
 
 from penstock.authority.components.exchange.samples import AttributeQuery
 from penstock.authority.components.information import sources as module
@@ -109,6 +110,18 @@ def test_a_file_is_read_again_when_it_changed_and_each_field_has_its_own_time(tm
         ask(source, "alice")
     written(path, '{"bob": {}}', 400.0)
     assert ask(source, "alice") == {}
+
+
+def test_a_file_is_read_again_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    wrong = WrongClock(clock)
+    path = written(tmp_path / "staff.json", '{"alice": {"grade": 3}}', 100.0)
+    source = FileAttributes(path, STAFF, wrong)
+    assert ask(source, "alice")["rank"] == (3, 100.0)
+    wrong.wrong = -3_600.0
+    written(path, '{"alice": {"grade": 1}}', 200.0)
+    asyncio.run(clock.advance(1.0))
+    assert ask(source, "alice")["rank"] == (1, 200.0)
 
 
 def test_change_times_of_their_own(tmp_path: Path) -> None:

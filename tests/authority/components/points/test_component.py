@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import wraps
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from tests.authority.components.kit import (
     SECOND_PAP_KEY,
     STRANGER,
     TABLE,
+    WrongClock,
     administration,
     admitted,
     key_of,
@@ -57,20 +59,6 @@ from penstock.testing.fabric_suite import ManualClock
 QUESTION: Final = AccessQuestion.of(("user", "alice"), "read", ("document", "report-7"))
 REQUEST: Final = DecisionRequest.of(QUESTION)
 OTHER_PDP: Final = msgspec.structs.replace(TABLE["DR(1)"], combining={"policy": "other"})
-
-
-class WrongClock:
-    """A clock that is wrong by so many seconds."""
-
-    def __init__(self, clock: ManualClock, wrong: float) -> None:
-        self._clock = clock
-        self.wrong = wrong
-
-    def now(self) -> float:
-        return self._clock.now() + self.wrong
-
-    async def sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
 
 
 class World:
@@ -598,6 +586,23 @@ async def test_a_flood_of_forgeries_leaves_room_for_others(w: World) -> None:
         assert len(pdp.seen) == 2
 
 
+@world
+async def test_forgeries_from_the_future_are_a_flood_too(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        names, time, made = RequiredNames(("account/read",)), w.clock.now() + 1e6, list[bytes]()
+        verify = pdp._verifier.certificates.verify
+
+        def counting(data: bytes, now: datetime) -> Any:
+            made.append(data)
+            return verify(data, now)
+
+        pdp._verifier.certificates.verify = counting
+        for number in range(600):
+            forged = {"number": number, "time": time + number}
+            await w.forge("QPEP_1", names, STRANGER, pep.configuration.certificate, **forged)
+        assert (len(made), pdp.counts) == (500, {"component.late": 600})
+
+
 def test_forgeries_that_come_again_are_refused_without_a_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification_module, "REMEMBERED", 3)
     verified: list[bytes] = []
@@ -726,6 +731,48 @@ def test_a_reconfiguration_that_a_clock_refused_is_read_when_the_clock_is_set_ri
         assert {*w.codes} == {"component.late"}
 
     run()
+
+
+@world
+async def test_what_a_pap_wrote_while_its_clock_was_ahead_is_read_before_what_it_writes_now(w: World) -> None:
+    clock = WrongClock(w.clock)
+    async with pap(w.fabric, administration(*NAMES), clock) as p, w.component("pdp1", "DR(1)") as pdp:
+        clock.wrong = 20.0
+        await p.reconfigure({"DR(1)": OTHER_PDP})
+        clock.wrong = 0.0
+        await p.reconfigure({"DR(1)": TABLE["DR(1)"]})
+        await w.clock.advance(19)
+        assert pdp.number == 1
+        await w.clock.advance(3)
+        assert [one.number for one in pdp.configurations] == [1, 2, 3]
+        assert pdp.counts == {"component.late": 1}
+
+
+@world
+async def test_a_lease_from_the_future_does_not_count_when_its_writers_clock_is_right(w: World) -> None:
+    clock, levels = WrongClock(w.clock), TopicLevels(lease=6)
+    async with pap(w.fabric, administration(*NAMES, levels=levels), clock), w.component("pep1", "ER(1)") as pep:
+        clock.wrong = 20.0
+        await w.clock.advance(5)
+        assert pep.counts == {"component.late": 2}
+        clock.wrong = 0.0
+        for _ in range(15):
+            await w.clock.advance(2)
+            assert w.clock.now() + 4 <= pep._lease_end <= w.clock.now() + 6
+        assert pep.counts == {"component.late": 2}
+
+
+@world
+async def test_one_task_waits_for_the_time_of_samples_from_the_future(w: World) -> None:
+    async with w.pap(*NAMES), w.component("pep1", "ER(1)") as pep, w.component("pdp1", "DR(1)") as pdp:
+        certificate, number = pep.configuration.certificate, pep.next_number()
+        before = len(pdp._tasks)
+        for pair in range(10):
+            for late in (True, False):
+                number, time = number + 1, w.clock.now() + 60 * late
+                names = RequiredNames((f"account/{pair}",))
+                await w.forge("QPEP_1", names, key_of("pep1"), certificate, number=number, time=time)
+        assert (len(pdp.seen), len(pdp._tasks), pdp.counts) == (10, before + 1, {"component.late": 10})
 
 
 @world
@@ -1115,20 +1162,6 @@ def test_only_an_administrator_can_be_a_pap() -> None:
         World().pap(key=STRANGER)
 
 
-class OtherClock:
-    """A clock that differs from that of the others."""
-
-    def __init__(self, clock: Any, seconds: float) -> None:
-        self.clock = clock
-        self.seconds = seconds
-
-    def now(self) -> float:
-        return float(self.clock.now() + self.seconds)
-
-    async def sleep(self, seconds: float) -> None:
-        await self.clock.sleep(seconds)
-
-
 @world
 async def test_a_pap_that_starts_again_with_a_clock_that_went_back_is_heard(w: World) -> None:
     first = w.pap(*NAMES)
@@ -1138,7 +1171,7 @@ async def test_a_pap_that_starts_again_with_a_clock_that_went_back_is_heard(w: W
         await w.clock.advance(1.1)
         await w.settle()
         await first.leave()
-        again = pap(w.fabric, administration(*NAMES), OtherClock(w.clock, -1.5), note=w.notes.append)
+        again = pap(w.fabric, administration(*NAMES), WrongClock(w.clock, -1.5), note=w.notes.append)
         async with again:
             await again.reconfigure({"DR(1)": TABLE["DR(1)"]})
             await w.clock.advance(3)
@@ -1161,12 +1194,12 @@ async def test_two_paps_with_one_id_are_reported_and_both_are_heard(w: World) ->
 async def test_a_pap_whose_clock_is_behind_does_nothing_until_it_is_right(w: World) -> None:
     async with w.pap(*NAMES), w.component("pdp1", "DR(1)"):
         pass
-    slow = OtherClock(w.clock, -60)
+    slow = WrongClock(w.clock, -60)
     async with pap(w.fabric, administration(*NAMES, id="pap2"), slow, key=SECOND_PAP_KEY, note=w.notes.append) as late:
         joining = waited_for(w.component("pep1", "ER(1)").join())
         await w.settle()
         assert (late.owns, late.registry.members, "component.clock" in w.codes) == (False, {}, True)
-        slow.seconds = 0
+        slow.wrong = 0
         await w.clock.advance(11)
         await w.settle()
         assert (late.owns, [*late.registry.members], joining.done()) == (True, ["pep1"], True)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
-from tests.authority.components.kit import KINDS, PAP_KEY, TABLE, administration, key_of, memory_fabric, pap
+from tests.authority.components.kit import KINDS, PAP_KEY, TABLE, WrongClock, administration, key_of, memory_fabric, pap
 
 from penstock.authority.components.administration.registry import AdministrationSettings
 from penstock.authority.components.exchange.samples import (
@@ -31,6 +31,7 @@ from penstock.authority.decisions.questions import RESOURCE_TYPE, AccessQuestion
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric import FOREVER, Fabric, Priority, Sample, SystemClock
 from penstock.fabric.nats import NatsFabric
+from penstock.fabric.tasks import waited_for
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
 from penstock.testing.fabric_suite import ManualClock
@@ -561,6 +562,33 @@ def test_who_was_only_slow_is_read_again() -> None:
             assert pdp.dependencies.read == {("bank", "pep1")}
             decision = await over(made.clock, pep.decide(question()))
             assert (decision.effect, made.notes) == (AnswerEffect.PERMIT, [])
+
+    run(scenario)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Clocks that are set right.
+
+
+@pytest.mark.parametrize("lease", [FOREVER, 3.0])
+def test_a_question_does_not_wait_longer_because_a_clock_that_was_ahead_is_set_right(lease: float) -> None:
+    async def scenario() -> None:
+        async with bank(*TRIO, lease=lease) as made:
+            clock = WrongClock(made.clock)
+            pep = await made._joined(
+                EnforcementComponent(made.fabric, key_of("pep1"), made.settings("pep1", "ER(1)"), clock=clock)
+            )
+            await made.administration.close()
+            await made.clock.advance(4.0)
+            clock.wrong = 20.0
+            asking = waited_for(pep.decide(question()))
+            await settle()
+            clock.wrong = 0.0
+            await made.clock.advance(7.0)
+            assert not asking.done()
+            await made.clock.advance(2.0)
+            with pytest.raises(RefusedError, match=r"pep\.no-answer" if lease == FOREVER else r"component\.lease"):
+                await asking
 
     run(scenario)
 

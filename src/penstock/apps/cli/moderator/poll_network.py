@@ -49,6 +49,10 @@ class SessionClock:
         """Return the seconds since 1970."""
         return self._begun + time.monotonic() - self._started
 
+    def steady(self) -> float:
+        """Return the seconds of a clock that nobody sets."""
+        return time.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)

@@ -132,7 +132,7 @@ class AdministrationComponent:
         self._key = key
         self._clock = clock or SystemClock()
         self._random = random
-        self._note = CauseReports(note, self.now)
+        self._note = CauseReports(note, self._clock.steady)
         run = f"run-{random(8).hex()}"
         self._certificate = administrator_certificate(key, settings.domain, settings.id, run)
         self._verifier = SampleVerifier(settings.domain, settings.administrators, settings.levels.lifespan)
@@ -311,7 +311,8 @@ class AdministrationComponent:
     ) -> int:
         """Announce other configurations of roles; a role without one ends. Return the configuration number.
 
-        It is not expected before components' leases of the configuration in force have ended.
+        It is not expected before components' leases of the configuration in force have ended, nor before an earlier
+        reconfiguration is.
 
         Raises `RefusedError`: `fabric.not-owner` if another PAP owns CONF, and as `RoleConfiguration.topics`; and
         `LimitError` (`component.limit`).
@@ -416,7 +417,9 @@ class AdministrationComponent:
 
     def _check_clock(self, data: bytes, sample: Sample) -> None:
         """Stop following CONF if a genuine sample there is from the future. Raises `RefusedError`."""
-        self._ahead = time = self._verifier.time_ahead(data, _CONF, sample.key, sample.writer, self.now())
+        now = self.now()
+        found = self._verifier.verify(data, _CONF, sample.key, sample.writer, now, again=True, ahead=True)
+        self._ahead = time = found.time
         self._begin("clock", self._catch_up_later(time))
         raise self._behind(time)
 
@@ -621,11 +624,15 @@ class AdministrationComponent:
     # Leases of configurations.
 
     def earliest(self, expected: float | None = None) -> float:
-        """Return the expected time of a reconfiguration that is announced now: as said, but not before leases end."""
+        """Return the expected time of a reconfiguration that is announced now: as said, but not before leases end.
+
+        It is not before that of an earlier one either: components apply them in order.
+        """
         seen, end = self._returned
         if seen != self.registry.leases_seen:
             end = self.registry.lease_end
-        return max(self.now() + self.settings.notice if expected is None else float(expected), end)
+        before = [one.plan.expected for one in self.registry.progress.values()]
+        return max(self.now() + self.settings.notice if expected is None else float(expected), end, *before)
 
     async def _give_leases(self) -> None:
         """Give leases so often that one can be late, and that no other PAP can claim CONF meanwhile."""

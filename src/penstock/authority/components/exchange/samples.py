@@ -629,7 +629,7 @@ def _read_body(body: bytes) -> ComponentSample:
     if _encode(sample) != body:  # (2)
         raise _malformed("its body is not in canonical form")
     _check_names(sample.domain, sample.id)
-    if not 0 <= sample.time < math.inf or sample.number < 0 or sample.configuration < 0:
+    if not 0 <= sample.time < _LAST_DATE or sample.number < 0 or sample.configuration < 0:
         raise _malformed("its time or one of its numbers is out of range")
     content = sample.content
     if not isinstance(content, CONTENTS[sample.instance.kind]):  # (3)

@@ -121,11 +121,20 @@ class SampleVerifier:
         self._refused: OrderedDict[tuple[TopicInstance, str, bytes], PenstockError] = OrderedDict()
 
     def verify(  # noqa: PLR0913  # a sample, where it came from, and how to look at it
-        self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool = False
+        self,
+        data: bytes,
+        instance: TopicInstance,
+        key: str,
+        source: bytes,
+        now: float,
+        *,
+        again: bool = False,
+        ahead: bool = False,
     ) -> VerifiedSample:
         """Return the sample in these bytes, which came from a source under a key. See the module.
 
-        With `again`, it may be one that was read before, or that will be read again.
+        With `again`, it may be one that was read before, or that will be read again. With `ahead`, it may be from the
+        future, if it will be valid when its time comes.
 
         Raises `MalformedError` as `read_sample`, and `RefusedError`: `component.misdirected`, `component.late`,
         `component.copy`, `component.flood`, `component.certificate`, `component.outside-list`, `component.withdrawn`,
@@ -134,7 +143,7 @@ class SampleVerifier:
         if self._refused and (before := self._refused.get((instance, key, sha256(data).digest()))) is not None:
             raise before.with_traceback(None)
         try:
-            return self._verify(data, instance, key, source, now, again=again)
+            return self._verify(data, instance, key, source, now, again=again, ahead=ahead)
         except PenstockError as error:
             if isinstance(error, MalformedError) or error.code in _FINAL:
                 self._refused[instance, key, sha256(data).digest()] = error.with_traceback(None)
@@ -143,9 +152,9 @@ class SampleVerifier:
             raise
 
     def _verify(  # noqa: PLR0913  # as above
-        self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool
+        self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float, *, again: bool, ahead: bool
     ) -> VerifiedSample:
-        found = self._read(data, instance, key, now)  # (1) to (3)
+        found = self._read(data, instance, key, now, ahead=ahead)  # (1) to (3)
         sample = found.sample
         known = self.certificates.known(found.certificate)
         if known is not None and not again:
@@ -154,7 +163,7 @@ class SampleVerifier:
         if failures.spent(now):  # (5)
             raise _refused("component.flood", sample, "too many samples from its source are forged")
         try:
-            writer = self._writer_of(found, instance, now)  # (6)
+            writer = self._writer_of(found, instance, max(now, sample.time) if ahead else now)  # (6)
             if known is None and not again:
                 self._check_new(sample, instance, writer, now)
             found.verify(writer.public)  # (7)
@@ -166,12 +175,6 @@ class SampleVerifier:
         if not again:
             self._remember(sample, instance, writer, source)
         return VerifiedSample(instance, sample.content, writer, sample.number, sample.time, sample.configuration)
-
-    def time_ahead(self, data: bytes, instance: TopicInstance, key: str, source: bytes, now: float) -> float:
-        """Return the time of a sample from the future that will be valid when it comes. Raises as `verify`."""
-        time = read_sample(data).sample.time
-        self.verify(data, instance, key, source, time if time > now + POINT_SKEW else now, again=True)
-        return time
 
     def verify_join(self, data: bytes, instance: TopicInstance, key: str, now: float) -> ComponentSample:
         """Return a request to join: signed by the key in it. Raises as `verify`."""
@@ -221,7 +224,9 @@ class SampleVerifier:
         for writer in self._writers.values():
             writer.last.clear()
 
-    def _read(self, data: bytes, instance: TopicInstance, key: str, now: float) -> UnverifiedSample:
+    def _read(
+        self, data: bytes, instance: TopicInstance, key: str, now: float, *, ahead: bool = False
+    ) -> UnverifiedSample:
         found = read_sample(data)  # (1)
         sample = found.sample
         if sample.domain != self.domain or sample.topic != str(instance) or sample_key(sample) != key:  # (2)
@@ -233,7 +238,7 @@ class SampleVerifier:
         if instance.kind in LEASED and sample.time < now - self.lease - POINT_SKEW:
             # Its writer would have written it again. Anybody can write a genuine one again where a newcomer reads.
             raise _refused("component.late", sample, "its writer has not written it again", routine=True)
-        if sample.time > now + POINT_SKEW or (short and sample.time < now - longest):  # (3)
+        if (sample.time > now + POINT_SKEW and not ahead) or (short and sample.time < now - longest):  # (3)
             # What is asked for a request has the request's time: each of both can be under way for so long.
             slow = now - 2 * longest <= sample.time <= now
             raise _refused("component.late", sample, "its time is over, or has not come", routine=slow)

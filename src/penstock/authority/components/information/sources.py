@@ -366,7 +366,7 @@ class FileAttributes(AttributeSource):
         self._loading: asyncio.Future[_Loaded] | None = None
 
     async def _read(self, query: AttributeQuery, wanted: Sequence[str]) -> FoundAttributes:
-        now = self._clock.now()
+        now = self._clock.steady()
         if now >= self._due:
             if self._loading is None:
                 self._loading = waited_for(self._threads.run(self._load))

@@ -155,6 +155,21 @@ class _Overlap:
     until: float = math.inf
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Early:
+    """A genuine sample from the future, and the reader that got it."""
+
+    found: VerifiedSample
+    reader: int
+    sample: Sample
+
+    def is_before(self, later: VerifiedSample) -> bool:
+        """Return whether the writer of a sample wrote this one to the same topic before."""
+        one, writer = self.found, later.writer
+        same = (one.instance, one.writer.id, one.writer.record) == (later.instance, writer.id, writer.record)
+        return same and one.number < later.number
+
+
 class Component:
     """A component of a domain: the base of all kinds. See the module."""
 
@@ -178,7 +193,7 @@ class Component:
         self._key = key
         self._clock = clock or SystemClock()
         self._random = random
-        self._note = CauseReports(note, self.now)
+        self._note = CauseReports(note, self._clock.steady)
         self._timeline: ConfigurationTimeline | None = None
         #: until when it may work without another word of the PAPs, and the number of the last one
         self._lease_end = math.inf
@@ -192,7 +207,8 @@ class Component:
         self._unopened: list[tuple[TopicInstance, int, Sample]] = []
         self._unopened_bytes = 0
         #: genuine samples of topics that keep them from the future: this clock may be behind
-        self._early: list[tuple[float, TopicInstance, int, Sample]] = []
+        self._early: list[_Early] = []
+        self._early_timer: asyncio.Task[None] | None = None
         #: what is kept on topics for those who join later, to be written again under new keys
         self._standing: dict[TopicInstance, RequiredNames] = {}
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -382,8 +398,10 @@ class Component:
                 self._refuse(error)
                 if error.code == "component.late" and len(early) < HELD:
                     with suppress(PenstockError):
-                        time = self._verifier.time_ahead(sample.data, _CONF, sample.key, sample.writer, self.now())
-                        early.append((time, sample))
+                        found = self._verifier.verify(
+                            sample.data, _CONF, sample.key, sample.writer, self.now(), again=True, ahead=True
+                        )
+                        early.append((found.time, sample))
 
         key = component_key(settings.domain, settings.id)
         async with (
@@ -616,7 +634,7 @@ class Component:
 
         Raises `RefusedError` (`component.lease`) if it has for LS.
         """
-        began = self.now()
+        began = self._clock.steady()
         while (timeline := self._timeline) is not None:
             now, since = self.now(), timeline.current.since
             if timeline.suspends(now):
@@ -626,7 +644,7 @@ class Component:
                 return
             left = since - now
             if now > self._lease_end:
-                error, left = self._unconfirmed(), began + timeline.current.lifespan - now
+                error, left = self._unconfirmed(), began + timeline.current.lifespan - self._clock.steady()
                 self._note(error)
                 if left <= 0:
                     raise error
@@ -679,11 +697,13 @@ class Component:
         await self._hear_early()
         await self._hear_now(instance, reader, sample)
 
-    async def _hear_now(self, instance: TopicInstance, reader: int, sample: Sample) -> None:
+    async def _hear_now(self, instance: TopicInstance, reader: int, sample: Sample, *, overtaken: bool = False) -> None:
         data = sample.data
         try:
             data = sample.data if self._keys is None else self._keys.open(str(instance), sample.data)
-            found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now())
+            if self._early and not overtaken and instance.kind not in _BETWEEN_TWO:
+                await self._hear_overtaken(instance, sample, data)
+            found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now(), ahead=overtaken)
             if (overlap := self._overlaps.get(instance)) is not None:
                 overlap.first[found.writer.id, found.number] = reader, self.now()
                 self._forget_overlap(instance, overlap)
@@ -705,25 +725,37 @@ class Component:
 
     def _keep_early(self, instance: TopicInstance, reader: int, sample: Sample, data: bytes) -> None:
         """Keep a genuine sample from the future until its time comes: its writer does not write it again."""
-        if len(self._early) >= HELD or any(one.data == sample.data for *_, one in self._early):
+        if len(self._early) >= HELD or any(one.sample.data == sample.data for one in self._early):
             return
         with suppress(PenstockError):
-            time = self._verifier.time_ahead(data, instance, sample.key, sample.writer, self.now())
-            self._early.append((time, instance, reader, sample))
-            if len(self._early) == 1:
-                self._begin("waiting for the clock", self._wait_for_clock())
+            found = self._verifier.verify(data, instance, sample.key, sample.writer, self.now(), again=True, ahead=True)
+            self._early.append(_Early(found, reader, sample))
+            if self._early_timer is None or self._early_timer.done():
+                self._early_timer = self._begin("waiting for the clock", self._wait_for_clock())
 
     async def _wait_for_clock(self) -> None:
         while self._early:
-            left = max(0.0, min(time for time, *_ in self._early) - POINT_SKEW - self.now())
+            left = max(0.0, min(one.found.time for one in self._early) - POINT_SKEW - self.now())
             await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))
             await self._hear_early()
 
     async def _hear_early(self) -> None:
         """Read the samples whose time has come, in order. What comes meanwhile comes after them."""
-        while due := next((one for one in self._early if one[0] <= self.now() + POINT_SKEW), None):
+        while due := next((one for one in self._early if one.found.time <= self.now() + POINT_SKEW), None):
             self._early.remove(due)
-            await self._hear_now(*due[1:])
+            await self._hear_now(due.found.instance, due.reader, due.sample)
+
+    async def _hear_overtaken(self, instance: TopicInstance, sample: Sample, data: bytes) -> None:
+        """Read what is kept that this sample's writer wrote before it: its clock was ahead, and was set right.
+
+        Afterwards it would be a copy. Leases and what components require are dropped: the writer says them again, and
+        with a time in the future they would last too long. Raises as `SampleVerifier.verify`.
+        """
+        later = self._verifier.verify(data, instance, sample.key, sample.writer, self.now(), again=True)
+        while before := next((one for one in self._early if one.is_before(later)), None):
+            self._early.remove(before)
+            if instance.kind not in LEASED and not isinstance(before.found.record, ConfigurationLease):
+                await self._hear_now(instance, before.reader, before.sample, overtaken=True)
 
     def _came_twice(self, instance: TopicInstance, reader: int, error: PenstockError) -> bool:
         """Return whether the copy is a sample that another reader of the topic got before, and count it then."""

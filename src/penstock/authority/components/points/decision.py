@@ -232,7 +232,7 @@ class ConfiguredPolicies:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """A request for a decision that waits for information."""
+    """A request for a decision that waits for information. Times are those of `Clock.steady`."""
 
     request: VerifiedSample
     asked: AccessQuestion
@@ -433,9 +433,9 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
         facts: Facts,
         mapping: AttributeMapping | None = None,
     ) -> _Inquiry:
-        now, configuration = self.now(), policies.configuration
+        now, configuration = self._clock.steady(), policies.configuration
         # What is left of the request's time is for the way back.
-        deadline = now + max(0.0, request.time + configuration.lifespan - now) / 2
+        deadline = now + max(0.0, request.time + configuration.lifespan - self.now()) / 2
         pause = configuration.lifespan * FIRST_PAUSE
         return _Inquiry(
             request,
@@ -493,7 +493,7 @@ class DecisionComponent(ReplyingComponent, RequestingComponent):
 
     def _over(self, _number: int, inquiry: _Inquiry) -> float | None:
         """Decide without information that did not come, or ask again while nobody has answered at all."""
-        now = self.now()
+        now = self._clock.steady()
         if now >= inquiry.deadline:
             self._forget(inquiry)
             self._begin("deciding without information", self._conclude_late(inquiry))

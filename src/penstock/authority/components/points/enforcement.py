@@ -152,7 +152,7 @@ class AnswerCollection:
 
 @dataclass(slots=True)
 class _Asked:
-    """A question that waits for its decision."""
+    """A question that waits for its decision. Times are those of `Clock.steady`."""
 
     question: AccessQuestion
     decided: "asyncio.Future[AskedDecision]"
@@ -210,7 +210,7 @@ class EnforcementComponent(RequestingComponent):
             raise RefusedError("component.not-joined", message, hint=hint)
         if len(self._pending) >= PEP_QUESTIONS:
             raise LimitError("pep.limit", f"{PEP_QUESTIONS} questions wait for an answer", hint="ask later")
-        now, lifespan = self.now(), self.configuration.lifespan
+        now, lifespan = self._clock.steady(), self.configuration.lifespan
         future: asyncio.Future[AskedDecision] = asyncio.get_running_loop().create_future()
         pause = lifespan * FIRST_PAUSE
         asked = _Asked(question, future, now + lifespan, now + pause, 2 * pause, counts=self.counts.copy())
@@ -242,8 +242,9 @@ class EnforcementComponent(RequestingComponent):
         mode = answer_mode(configuration.combining.get("decision", "first"))
         if asked.under != sample.configuration:
             asked.under, asked.answers = sample.configuration, AnswerCollection(mode, configuration.priorities)
-            if mode.wait is not None and sample.time + mode.wait < asked.deadline:
-                asked.soon = sample.time + mode.wait
+            now = self._clock.steady()
+            if mode.wait is not None and now + mode.wait < asked.deadline:
+                asked.soon = now + mode.wait
                 self._pending.add(number, asked, asked.soon)
         early, asked.early = asked.early, []
         for reply in early:
@@ -321,7 +322,7 @@ class EnforcementComponent(RequestingComponent):
 
     def _over(self, _number: int, asked: _Asked) -> float | None:
         """Conclude, ask again, or let the question wait further."""
-        now, answers = self.now(), asked.answers
+        now, answers = self._clock.steady(), asked.answers
         if asked.decided.done():
             return None
         if now >= asked.deadline:

@@ -222,11 +222,11 @@ class AuditAttributes(AttributeSource):
         self._entities: Mapping[str, Mapping[str, object]] = {}
 
     async def _read(self, query: AttributeQuery, wanted: Sequence[str]) -> Mapping[str, FoundAttribute]:
-        now = self._clock.now()
-        if now >= self._due:
+        now, steady = self._clock.now(), self._clock.steady()
+        if steady >= self._due:
             with within(str(self._path)):
                 self._until, self._entities = read_audit(read_file(str(self._path), FACT_BYTES))
-            self._due = now + self._every
+            self._due = steady + self._every
         if now > self._until + self._max_age:
             raise FailedError("component.audit-old", f"the audit in `{self._path}` is too old", hint="run it again")
         found = self._entities.get(f"{query.type}:{query.id}", {})

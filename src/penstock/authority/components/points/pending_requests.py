@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from penstock.authority.limits import CLOCK_LOOK
 from penstock.fabric import Clock
 from penstock.fabric.tasks import in_background
 
@@ -22,6 +21,7 @@ class PendingRequests(Generic[T]):
     """What waits, by the number of its request.
 
     `over` is called with what still waits when its time has come, and returns until when it waits further, or None.
+    Times are those of `Clock.steady`: nobody waits longer because somebody has set the clock.
     """
 
     def __init__(self, clock: Clock, over: Callable[[int, T], float | None]) -> None:
@@ -71,9 +71,9 @@ class PendingRequests(Generic[T]):
         try:
             while self._due:
                 self._until = self._due[0][0]
-                left = self._until - self._clock.now()
+                left = self._until - self._clock.steady()
                 if left > 0:
-                    await self._clock.sleep(min(left, CLOCK_LOOK))
+                    await self._clock.sleep(left)
                     continue
                 _, number = heapq.heappop(self._due)
                 waiting = self._waiting.get(number)

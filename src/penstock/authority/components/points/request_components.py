@@ -18,7 +18,7 @@ from penstock.fabric import Clock, Fabric, RandomBytes
 class RequestingComponent(Component):
     """A component that writes requests: to all topics of its write-list, because repliers may read any of them."""
 
-    #: when what it requires was last published, and whether anybody has answered since
+    #: when what it requires was last published, by `Clock.steady`, and whether anybody has answered since
     _published = 0.0
     _answered = False
 
@@ -28,11 +28,11 @@ class RequestingComponent(Component):
 
         Until then, a request without enough answers is written again.
         """
-        return self._answered and self.now() >= self._published + self._verifier.lifespan
+        return self._answered and self._clock.steady() >= self._published + self._verifier.lifespan
 
     async def publish_required(self, kind: TopicKind, names: Names) -> None:
         """Say what this component requires; nothing when it leaves. Raises as `write`."""
-        self._published, self._answered = self.now(), False
+        self._published, self._answered = self._clock.steady(), False
         await self.write_all(kind, RequiredNames(tuple(sorted(names))))
 
     def configuration_of(self, number: int) -> Configuration | None:
