@@ -10,7 +10,7 @@ from tests.guard.agreed_kit import ANN, agreement, profile, types
 from tests.moderator.kit import event, rule
 from tests.trust.kit import CURRENT, key, refused, who
 
-from penstock.codec.sexp import SExp, canonical, parse_canonical
+from penstock.codec.sexp import SExp, canonical
 from penstock.crypto import digest
 from penstock.errors import MalformedError, PenstockError
 from penstock.guard import Agreement, AgreementMode
@@ -20,7 +20,7 @@ from penstock.moderator.rules.rules import Mode, SubscribeRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import parse
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import read_signed, read_statements, sign_value, statements_to_sexp
+from penstock.trust.signed import parse_signed, read_signed, read_statements, sign_value, statements_to_sexp
 
 WISH = SubscribeRule("w", event("A1"), ANN, ANN, parse("company = 'B'"), CURRENT)
 WHOLE = agreement(
@@ -36,7 +36,7 @@ WHOLE = agreement(
 
 def test_written_and_read() -> None:
     signed = sign_value(WHOLE, key(1))
-    read = read_signed(parse_canonical(signed.to_bytes()), Agreement).verify().value
+    read = parse_signed(signed.to_bytes(), Agreement).verify().value
     assert read == WHOLE
     assert [one.id for one in read.rules] == ["a", "b", "w"]
     assert [one.id for one in read.publish_rules] == ["a", "b"]

@@ -10,11 +10,11 @@ from tests.moderator.kit import P1
 from tests.moderator.poll_kit import ADD, ASKED, DEADLINE, DELETE, MODERATOR, STRANGER, question, vote
 from tests.trust.kit import key, refused, who
 
-from penstock.codec.sexp import SExp, parse_canonical
+from penstock.codec.sexp import SExp
 from penstock.crypto import digest
 from penstock.errors import PenstockError
 from penstock.moderator.polls import Poll, PollOutcome, PollQuestion, Vote
-from penstock.trust.signed import Claim, SignedValue, read_signed, sign_value
+from penstock.trust.signed import Claim, SignedValue, parse_signed, read_signed, sign_value
 
 ASKING = question()
 VOTE = vote(ASKING, key(11), ADD, consents=[DELETE], number=3)
@@ -23,7 +23,7 @@ ENDED = Poll(ASKING, (VOTE,)).sum_up(MODERATOR, DEADLINE)
 
 def test_what_is_said_is_read_back() -> None:
     for signed in (ASKING, VOTE, ENDED):
-        read = read_signed(parse_canonical(signed.to_bytes()), PollQuestion, Vote, PollOutcome)
+        read = parse_signed(signed.to_bytes(), PollQuestion, Vote, PollOutcome)
         assert read.verify().value == signed.value
         assert "engineer" not in repr(read)
 
@@ -38,7 +38,7 @@ def test_a_vote_that_was_altered_is_refused() -> None:
     octets = VOTE.to_bytes().replace(b"6:number1:3", b"6:number1:4")
     assert octets != VOTE.to_bytes()
     with refused("evolution.signature-mismatch"):
-        read_signed(parse_canonical(octets), Vote)
+        parse_signed(octets, Vote)
 
 
 @pytest.mark.parametrize(

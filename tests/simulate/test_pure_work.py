@@ -1,11 +1,17 @@
 """Results of pure functions are shared while simulations run, and nothing that has failed."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
 from penstock.crypto.keys import PublicKey, SigningKey
 from penstock.errors import RefusedError
 from penstock.simulate import pure_work
 from penstock.simulate.pure_work import shared_results
+from penstock.trust import signed as statements
+from penstock.trust.policy_events import PolicyEvent, Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 KEY = SigningKey(b"k" * 32)
 
@@ -32,6 +38,20 @@ def test_results_are_the_same_and_shared_results(monkeypatch: pytest.MonkeyPatch
                 SigningKey(b"j" * 32).public.verify(b"m", plain)
         assert calls == [b"m", b"other", b"m", b"other", b"m"]
     assert PublicKey.verify is counted
+
+
+def test_statements_are_shared_but_no_forged_one() -> None:
+    signed = PolicyAuthor(KEY).change(datetime(2026, 1, 1, tzinfo=UTC), Revoke(("cert:" + "a" * 52,)))
+    data = signed.to_bytes()
+    with shared_results():
+        one, other = (statements.parse_signed(data, PolicyEvent) for _ in range(2))
+        assert one is other
+        assert one.verify() is other.verify()
+        assert one.verify() == signed
+        for forged in (replace(one, signature=b"s" * 64), replace(one, body=(b"other",), _signed=b"")):
+            with pytest.raises(RefusedError):
+                forged.verify()
+    assert statements.parse_signed(data, PolicyEvent) is not one
 
 
 def test_results_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from tests.crypto.key_kit import Listening
 from tests.trust.kit import NOW, key, refused, who
 from tests.trust.types_kit import PLATE
 
-from penstock.codec.sexp import SExp, canonical, parse_canonical
+from penstock.codec.sexp import SExp, canonical
 from penstock.crypto.key_tree import Rekey, Renewed
 from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.key_statements import (
@@ -29,7 +29,7 @@ from penstock.trust.key_statements import (
     join_parts,
     split,
 )
-from penstock.trust.signed import read_signed, sign_value
+from penstock.trust.signed import parse_signed, sign_value
 
 TYPE = PLATE.name.key
 PLATES = KeyGroup(TYPE, AttributeId(TYPE.owner, TYPE.name, "0"))
@@ -62,14 +62,14 @@ KINDS = (KeyRequest, KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice,
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda value: type(value).__name__)
 def test_statements_are_read_as_they_were_written(statement: Statement) -> None:
     signed = sign_value(statement, next(key(number) for number in (20, 50) if who(number) == statement.signer))
-    read = read_signed(parse_canonical(signed.to_bytes()), *KINDS)
+    read = parse_signed(signed.to_bytes(), *KINDS)
     assert read.value == statement
     assert read.verify() == signed
 
 
 def test_a_request_may_show_credentials() -> None:
     request = KeyRequest(KeyWish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32, b"credentials")
-    assert read_signed(parse_canonical(sign_value(request, key(20)).to_bytes()), KeyRequest).value == request
+    assert parse_signed(sign_value(request, key(20)).to_bytes(), KeyRequest).value == request
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda value: type(value).__name__)

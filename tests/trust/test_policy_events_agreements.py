@@ -6,7 +6,7 @@ import pytest
 from tests.trust.kit import CURRENT, NOW, key, refused, who
 from tests.trust.policy_kit import OTHER, OWNER, author
 
-from penstock.codec.sexp import SExp, parse, parse_canonical
+from penstock.codec.sexp import SExp, parse
 from penstock.errors import LimitError
 from penstock.trust.limits import TrustLimits
 from penstock.trust.policy_events import (
@@ -20,7 +20,7 @@ from penstock.trust.policy_events import (
 )
 from penstock.trust.policy_state import PolicyState
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import SignedValue, read_signed, sign_value
+from penstock.trust.signed import SignedValue, parse_signed, sign_value
 
 
 def agreement(name: str = "plant", owner: int = OWNER, said: bytes = b"this") -> Agree:
@@ -39,7 +39,7 @@ def describe(*claims: SignedValue[ProfileClaim]) -> PublishProfiles:
 
 def test_a_profile_is_written_and_read() -> None:
     signed = claim(20, role="engineer", age=40)
-    read = read_signed(parse_canonical(signed.to_bytes()), ProfileClaim).verify()
+    read = parse_signed(signed.to_bytes(), ProfileClaim).verify()
     assert read.value == signed.value
     assert list(read.value.subscriber or ()) == ["age", "role"]
     assert read.value.publisher is None

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Final, Never, TypeAlias, TypeVar
 
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.authority.rulebook import RuleBook
-from penstock.codec.sexp import BARE, Form, SExp, canonical, parse_canonical, text
+from penstock.codec.sexp import BARE, Form, SExp, canonical, text
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
@@ -44,8 +44,8 @@ from penstock.trust.signed import (
     SignedValue,
     UnverifiedValue,
     malformed,
+    parse_signed,
     read_count,
-    read_signed,
     sign_value,
 )
 
@@ -223,7 +223,7 @@ class PollsFold:
 
 def read_verified(data: bytes, kind: type[V]) -> SignedValue[V]:
     """Read and verify a statement of one kind. Raises as `read_signed` and `UnverifiedValue.verify`."""
-    return read_signed(parse_canonical(data), kind).verify()
+    return parse_signed(data, kind).verify()
 
 
 def _known(state: State, poll_id: bytes) -> Kept:

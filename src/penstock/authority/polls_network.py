@@ -20,7 +20,6 @@ from typing import Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from penstock.authority.limits import POLL_LONGEST
 from penstock.authority.polls import Kept, Polls
-from penstock.codec.sexp import parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Durability, Fabric, Publisher, Qos, Reliability, Sample
@@ -38,7 +37,7 @@ from penstock.moderator.polls import (
     verify_outcome,
 )
 from penstock.trust.caches import Recent
-from penstock.trust.signed import Claim, SignedValue, read_signed
+from penstock.trust.signed import Claim, SignedValue, parse_signed
 
 QOS: Final = Qos(
     durability=Durability.TRANSIENT,
@@ -243,7 +242,7 @@ class PollModerator:
                 self._told.add(poll.id)
 
     async def _take(self, sample: Sample) -> None:
-        vote = read_signed(parse_canonical(sample.data), Vote)
+        vote = parse_signed(sample.data, Vote)
         if vote.value.poll in self._told:
             return
         known = self._polls.kept.get(vote.value.poll)
@@ -440,7 +439,7 @@ async def own_votes(
 
 def said_by(who: Principal, sample: Sample, kind: type[V]) -> SignedValue[V]:
     """Return a verified statement. Raises `RefusedError` (`poll.not-moderator`), and as `read_signed`."""
-    signed = read_signed(parse_canonical(sample.data), kind).verify()
+    signed = parse_signed(sample.data, kind).verify()
     if signed.value.signer != who:
         raise RefusedError(
             "poll.not-moderator", "another principal has signed this", hint="trust only moderators you know"

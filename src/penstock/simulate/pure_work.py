@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from penstock.codec.limits import CODEC_LIMITS, CodecLimits
-from penstock.codec.sexp import SExp
+from penstock.codec.sexp import SExp, canonical
 from penstock.crypto.keys import PublicKey, SigningKey
 from penstock.simulate.simulation import replaced_functions
-from penstock.trust.signed import Claim, UnverifiedValue
+from penstock.trust.signed import Claim, SignedValue, UnverifiedValue
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -80,18 +80,36 @@ def _write(original: Callable[[SExp], bytes]) -> Callable[[SExp], bytes]:
 
 
 def _read(original: Callable[..., UnverifiedValue[Claim]]) -> Callable[..., UnverifiedValue[Claim]]:
-    known: _Results[tuple[SExp, tuple[type[Claim], ...]], UnverifiedValue[Claim]] = _Results()
+    known: _Results[tuple[bytes, tuple[type[Claim], ...]], UnverifiedValue[Claim]] = _Results()
 
-    def read(value: SExp, *kinds: type[Claim]) -> UnverifiedValue[Claim]:
-        key = value, kinds
+    def read(data: bytes, *kinds: type[Claim]) -> UnverifiedValue[Claim]:
+        key = data, kinds
         found = known.get(key)
         if found is None:
-            found = original(value, *kinds)
+            found = original(data, *kinds)
             if _is_unchangeable(found.value):
                 known.keep(key, found)
         return found
 
     return read
+
+
+def _believe(
+    original: Callable[[UnverifiedValue[Claim]], SignedValue[Claim]],
+) -> Callable[[UnverifiedValue[Claim]], SignedValue[Claim]]:
+    known: _Results[tuple[bytes, bytes, bytes], SignedValue[Claim]] = _Results()
+
+    def verify(self: UnverifiedValue[Claim]) -> SignedValue[Claim]:
+        key = self.digest, self.key.raw, self.signature
+        found = known.get(key)
+        if found is None:
+            found = original(self)
+            return known.keep(key, found) if _is_unchangeable(found.value) else found
+        # The signature is verified all the same, but the verified statement is kept only once.
+        self.key.verify(canonical(self.body), self.signature)
+        return found
+
+    return verify
 
 
 def _is_unchangeable(value: object) -> bool:
@@ -108,7 +126,8 @@ _PURE: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] =
     "penstock.crypto.keys:PublicKey.verify": _verify,
     "penstock.codec.sexp.canonical:parse_canonical": _parse,
     "penstock.codec.sexp.canonical:canonical": _write,
-    "penstock.trust.signed:read_signed": _read,
+    "penstock.trust.signed:parse_signed": _read,
+    "penstock.trust.signed:UnverifiedValue.verify": _believe,
 }
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import ClassVar, Final, Generic, TypeVar
 
-from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
+from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, parse_canonical, text
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import MalformedError, RefusedError
@@ -236,6 +236,11 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
                 )
             return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), signature, signed)
     raise malformed("not a signed statement")
+
+
+def parse_signed(data: bytes, *kinds: type[V]) -> UnverifiedValue[V]:
+    """Read a signed statement in canonical form. Raises as `parse_canonical` and `read_signed`."""
+    return read_signed(parse_canonical(data), *kinds)
 
 
 def _read_body(body: SExp, kind: type[V]) -> V:

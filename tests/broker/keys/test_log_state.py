@@ -22,10 +22,10 @@ from tests.trust.kit import DAY, NOW, key, refused, who
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.manager import Append, Noted, Reply, Tell
 from penstock.broker.limits import BrokerLimits
-from penstock.codec.sexp import canonical, parse_canonical
+from penstock.codec.sexp import canonical
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyRecord
-from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
+from penstock.trust.signed import UnverifiedValue, parse_signed, sign_value
 from penstock.trust.validity import Validity
 
 # History.
@@ -154,7 +154,7 @@ def test_what_was_appended_without_an_answer_is_appended_again_and_found() -> No
 
 
 def records(world: World) -> list[UnverifiedValue[KeyRecord]]:
-    return [read_signed(parse_canonical(record), KeyRecord) for record in world.log.records]
+    return [parse_signed(record, KeyRecord) for record in world.log.records]
 
 
 def test_a_log_that_was_changed_is_not_taken() -> None:

@@ -26,12 +26,11 @@ from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.manager import Append, Output, Reply
 from penstock.broker.keys.rights import Grounds
 from penstock.broker.limits import BrokerLimits
-from penstock.codec.sexp import parse_canonical
 from penstock.crypto.hpke import SealingKey
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyEpoch, KeyGroup, KeyRecord, KeyRequest, KeyWish
-from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
+from penstock.trust.signed import UnverifiedValue, parse_signed, sign_value
 from penstock.trust.validity import ALWAYS, Validity
 
 
@@ -43,7 +42,7 @@ def request(
 
 
 def last_record(world: World) -> KeyRecord:
-    return read_signed(parse_canonical(world.log.records[-1]), KeyRecord).value
+    return parse_signed(world.log.records[-1], KeyRecord).value
 
 
 # Joining and leaving, and the refreshes that this saves.

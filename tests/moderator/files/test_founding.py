@@ -7,7 +7,6 @@ from tests.moderator.kit import OWNER, P1, P2, WORKFLOW, event, words
 from tests.moderator.life import NOW
 from tests.trust.kit import key, refused
 
-from penstock.codec.sexp import parse_canonical
 from penstock.model.names import TypeKey
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.moderator.files.founding import Founding
@@ -15,7 +14,7 @@ from penstock.moderator.rules.rules import Mode
 from penstock.moderator.rules.steps import Strategy
 from penstock.moderator.settlement.addition import Tightening
 from penstock.moderator.settlement.proposals import OLDEST
-from penstock.trust.signed import read_signed, sign_value
+from penstock.trust.signed import parse_signed, sign_value
 
 WORDS = words(WORKFLOW)
 PLAIN = Founding("rules", OWNER, NOW, WORDS)
@@ -36,7 +35,7 @@ FULL = replace(
 @pytest.mark.parametrize("founding", [PLAIN, FULL])
 def test_it_is_read_back(founding: Founding) -> None:
     signed = sign_value(founding, key(1))
-    read = read_signed(parse_canonical(signed.to_bytes()), Founding).verify()
+    read = parse_signed(signed.to_bytes(), Founding).verify()
     assert read.value == founding
     assert read.digest == founding.digest
 

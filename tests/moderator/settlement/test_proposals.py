@@ -7,7 +7,6 @@ from tests.moderator.kit import P1, P2, P3, P4, PEOPLE, event, listing, rule, tr
 from tests.moderator.life import NOW, add, base_of
 from tests.trust.kit import key, refused
 
-from penstock.codec.sexp import parse_canonical
 from penstock.model.tree import TreeScope
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.rules.rules import Mode, PublishRule
@@ -22,7 +21,7 @@ from penstock.moderator.settlement.proposals import (
     subject_of,
 )
 from penstock.moderator.settlement.undo import plan
-from penstock.trust.signed import read_signed, sign_value
+from penstock.trust.signed import parse_signed, sign_value
 
 
 def test_what_changes_fewest_rules_comes_first() -> None:
@@ -190,7 +189,7 @@ def subject(base: RuleBase, request: Forward) -> bytes:
 @pytest.mark.parametrize("poll", [None, bytes(range(1, 33))])
 def test_it_is_read_back(poll: bytes | None) -> None:
     consent = Consent(bytes(32), key(11).principal, bytes(range(32)), 7, NOW + timedelta(days=1), poll)
-    read = read_signed(parse_canonical(sign_value(consent, key(11)).to_bytes()), Consent).verify()
+    read = parse_signed(sign_value(consent, key(11)).to_bytes(), Consent).verify()
     assert read.value == consent
     with refused("evolution.wrong-key"):
         sign_value(consent, key(12))

@@ -20,13 +20,12 @@ from penstock.broker.routing.membership import rendezvous
 from penstock.broker.wire.link import Endpoint, Link, connect
 from penstock.broker.wire.protocol import Hello, PeerRole
 from penstock.broker.wire.transports import PeerAddress
-from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.names import TypeKey
 from penstock.trust.policy_events import PolicyEvent
-from penstock.trust.signed import UnverifiedValue, read_signed
+from penstock.trust.signed import UnverifiedValue, parse_signed
 
 
 def key_of(name: str) -> SigningKey:
@@ -76,7 +75,7 @@ class Target:
 
     def said(self) -> list[UnverifiedValue[PolicyEvent]]:
         """Return what the owner has said so far."""
-        return [read_signed(parse_canonical(base64.b64decode(one)), PolicyEvent) for one in self.policy]
+        return [parse_signed(base64.b64decode(one), PolicyEvent) for one in self.policy]
 
     def address(self, broker: int) -> PeerAddress:
         return PeerAddress(HOST, self.ports[broker], BROKERS[broker].principal)

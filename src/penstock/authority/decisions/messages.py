@@ -30,7 +30,7 @@ from penstock.authority.limits import (
     ANSWER_TEXT,
     REQUEST_LIFESPAN,
 )
-from penstock.codec.sexp import OMITTED, Form, ListForm, SExp, parse_canonical, text
+from penstock.codec.sexp import OMITTED, Form, ListForm, SExp, text
 from penstock.errors import LimitError
 from penstock.model.principals import Principal
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
@@ -42,7 +42,7 @@ from penstock.trust.signed import (
     bytes_form,
     count_form,
     malformed,
-    read_signed,
+    parse_signed,
 )
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -233,13 +233,13 @@ _BEGINNING: Final = b"(8:sequence"
 
 
 def read_request(data: bytes) -> UnverifiedValue[AccessRequest]:
-    """Read a signed request. Raises `MalformedError`, `LimitError`, `RefusedError` as `read_signed`."""
-    return read_signed(parse_canonical(_bounded(data)), AccessRequest)
+    """Read a signed request. Raises `MalformedError`, `LimitError`, `RefusedError` as `parse_signed`."""
+    return parse_signed(_bounded(data), AccessRequest)
 
 
 def read_answer(data: bytes) -> UnverifiedValue[AccessAnswer]:
-    """Read a signed answer. Raises `MalformedError`, `LimitError`, `RefusedError` as `read_signed`."""
-    return read_signed(parse_canonical(_bounded(data)), AccessAnswer)
+    """Read a signed answer. Raises `MalformedError`, `LimitError`, `RefusedError` as `parse_signed`."""
+    return parse_signed(_bounded(data), AccessAnswer)
 
 
 def _bounded(data: bytes) -> bytes:

@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 from penstock.authority.decisions.messages import TEXT, AccessAnswer, PolicyRevision
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import ANSWER_BYTES, ANSWER_POLICIES, AUTHORITY_LIMITS, UPDATE_CHANGES, AuthorityLimits
-from penstock.codec.sexp import OMITTED, Named, parse_canonical
+from penstock.codec.sexp import OMITTED, Named
 from penstock.crypto import Signer
 from penstock.errors import LimitError
 from penstock.fabric import Fabric, Qos
@@ -49,7 +49,7 @@ from penstock.trust.signed import (
     UnverifiedValue,
     count_form,
     malformed,
-    read_signed,
+    parse_signed,
     sign_value,
 )
 
@@ -175,7 +175,7 @@ def read_update(data: bytes) -> UnverifiedValue[PolicyUpdate | PolicyHeartbeat |
     kinds: tuple[type[PolicyUpdate | PolicyHeartbeat | UpdateResult], ...] = (
         PolicyUpdate, PolicyHeartbeat, UpdateResult,
     )  # fmt: skip
-    return read_signed(parse_canonical(data), *kinds)
+    return parse_signed(data, *kinds)
 
 
 @dataclass(frozen=True, slots=True)

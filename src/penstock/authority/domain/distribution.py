@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Final, Self, TypeAlias
 from penstock.authority.domain.domain_changes import check_certificate_id
 from penstock.authority.domain.domain_state import DomainState, unverified
 from penstock.authority.polls_network import Note, Sending, end, instant, listen, quiet
-from penstock.codec.sexp import Form, ListForm, parse_canonical, text
+from penstock.codec.sexp import Form, ListForm, text
 from penstock.crypto import Signer
 from penstock.errors import RefusedError
 from penstock.fabric import Clock, Fabric, Sample
@@ -31,7 +31,7 @@ from penstock.fabric.tasks import keep_running
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials
-from penstock.trust.signed import Claim, read_signed, sign_value
+from penstock.trust.signed import Claim, parse_signed, sign_value
 
 CAPABILITY_PREFIX: Final = "penstockacs"
 """The prefix of subjects on NATS servers."""
@@ -151,7 +151,7 @@ class CapabilityFeed:
 
         Raises `RefusedError` (`acs.announcement`) if it is not the domain's, and what reading and verifying it raise.
         """
-        said = read_signed(parse_canonical(sample.data), CapabilityAnnouncement).verify().value
+        said = parse_signed(sample.data, CapabilityAnnouncement).verify().value
         found = () if said.credentials is None else said.credentials.verify().certificates
         if said.domain != self._domain or (said.credentials is not None and [one.id for one in found] != [said.id]):
             raise RefusedError(

@@ -32,13 +32,13 @@ from penstock.broker.evolution.policy_keeper import Trusts
 from penstock.broker.evolution.statements import PolicyBook, Statement
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.plain_trees import malformed, principal_tree, read_principal
-from penstock.codec.sexp import canonical, parse_canonical
+from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire, Writable
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.trust.limits import POLICY_NUMBER
 from penstock.trust.policy_events import BEGINNING, Acknowledgement, PolicyEvent, TimeStamp
-from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+from penstock.trust.signed import SignedValue, UnverifiedValue, parse_signed
 
 Send: TypeAlias = Callable[[Principal, Writable], object]
 Soon: TypeAlias = Callable[[Callable[[], None]], object]
@@ -445,7 +445,7 @@ class PolicyGossip:
                 case _:
                     malformed("a policy event")
             if not self._book.has(owner, *head):
-                event = read_signed(parse_canonical(data), PolicyEvent)
+                event = parse_signed(data, PolicyEvent)
                 if (event.value.owner, event.value.number, event.digest) != (owner, *head):
                     malformed("a policy event does not match the fields beside it")
                 new.append(event.verify())
@@ -523,7 +523,7 @@ class PolicyGossip:
                 last = self._book.acknowledged(owner, principal)
                 if (last is not None and time <= last) or not self._trusts(now, owner, principal):
                     continue
-                read = read_signed(parse_canonical(data), Acknowledgement)
+                read = parse_signed(data, Acknowledgement)
                 if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
                     malformed("an acknowledgement does not match the fields beside it")
                 self._book.take_acknowledgement(now, read.verify())

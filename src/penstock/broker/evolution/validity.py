@@ -33,7 +33,7 @@ from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.wire import Wire, Writable
 from penstock.errors import LimitError, RefusedError
 from penstock.model.principals import Principal
-from penstock.trust.signed import SignedValue, read_signed
+from penstock.trust.signed import SignedValue, parse_signed
 from penstock.trust.statements import VALIDITY_KINDS, OneTimeAnswer, OneTimeQuestion, ValidityClaim
 
 VALIDITY: Final = "validity"
@@ -299,7 +299,7 @@ class ValidityTree:
     # Statements.
 
     def _hear_statement(self, peer: Principal, data: bytes) -> None:
-        unverified = read_signed(parse_canonical(data), *VALIDITY_KINDS)
+        unverified = parse_signed(data, *VALIDITY_KINDS)
         value = unverified.value
         if isinstance(value, OneTimeAnswer):
             if value.nonce in self._questions:

@@ -19,7 +19,6 @@ from penstock.broker.core.core import Core
 from penstock.broker.keys.node_keys import Keys, Released
 from penstock.broker.keys.sealing import seal_history
 from penstock.broker.wire.protocol import LABELS, AskKeys, FetchKeys, KeyWord
-from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
@@ -29,7 +28,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_statements import EpochStatement, KeyGroup, KeyHistory, KeyRequest, KeyWish
 from penstock.trust.refusals import LackedRight
-from penstock.trust.signed import read_signed
+from penstock.trust.signed import parse_signed
 
 Outcome: TypeAlias = "Wire | PenstockError"
 Answer: TypeAlias = Callable[[Outcome], None]
@@ -204,7 +203,7 @@ class KeyDesk:
 
     def _fetch(self, asker: Asker, question: FetchKeys, answer: Answer) -> None:
         limits = self._core.settings.limits
-        request = read_signed(parse_canonical(question.signed), KeyRequest).verify()
+        request = parse_signed(question.signed, KeyRequest).verify()
         value = request.value
         if value.wish is not KeyWish.HISTORY or value.broker != asker.principal:
             raise RefusedError("keys.wrong-request", "a client may ask only for old keys, and only for itself")

@@ -38,7 +38,7 @@ from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyCheckpoint, KeyGroup, KeyRecord
 from penstock.trust.policy_events import BEGINNING
-from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+from penstock.trust.signed import SignedValue, UnverifiedValue, parse_signed
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The log that the replicas of a key manager share: a record is taken at the place it is meant for, or not at all.
@@ -119,7 +119,7 @@ Record: TypeAlias = KeyRecord | KeyCheckpoint
 def read_record(data: bytes) -> UnverifiedValue[Record]:
     """Read a record. Raises `MalformedError`, and `RefusedError` (`evolution.signature-mismatch`)."""
     kinds: tuple[type[Record], ...] = (KeyRecord, KeyCheckpoint)
-    return read_signed(parse_canonical(data), *kinds)
+    return parse_signed(data, *kinds)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire
 from penstock.crypto.hpke import SealingKey, seal_to
 from penstock.crypto.keys import RandomBytes
@@ -15,7 +14,7 @@ from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened,
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyGroup, KeyHistory
-from penstock.trust.signed import read_signed
+from penstock.trust.signed import parse_signed
 
 _WELCOME: Final = b"penstock-key-welcome-1 "
 _HISTORY: Final = b"penstock-key-history-1 "
@@ -163,7 +162,7 @@ def open_released(answer: Wire, group: KeyGroup, who: Principal, private: Sealin
                     case [int(epoch), bytes(sealed)]:
                         found[epoch] = open_history(group, who, private, sealed)[0]
             if signed:
-                value = read_signed(parse_canonical(signed), KeyHistory).verify().value
+                value = parse_signed(signed, KeyHistory).verify().value
                 found |= dict(enumerate(open_history(group, who, private, value.sealed), value.first))
             return found
     raise _malformed()

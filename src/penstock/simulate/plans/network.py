@@ -20,30 +20,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from penstock.broker.evolution import gossip
 from penstock.broker.evolution.completeness import Completeness
 from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.policy_keeper import Acknowledge, Changed, Output, PolicyKeeper
 from penstock.broker.evolution.statements import Statement
 from penstock.broker.limits import BrokerLimits
-from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
 from penstock.simulate.network import Conditions, Latency, Pipe
+from penstock.simulate.pure_work import shared_results
 from penstock.simulate.simulation import ServiceTimes, Simulation
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.policy_events import Acknowledgement, PolicyEvent, Revoke
 from penstock.trust.policy_state import PolicyAuthor
-from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+from penstock.trust.signed import SignedValue, parse_signed
 
 _FILE: Final = Strict.of("netplan.", "see docs/reference/trials.md")
 #: virtual seconds: in which links come up, for which an order may take, and for which deliveries are watched after it
@@ -337,7 +335,7 @@ class PolicyBroker:
 
     def hand_in(self, data: bytes) -> None:
         """Take a policy event of the owner."""
-        event = read_signed(parse_canonical(data), PolicyEvent).verify()
+        event = parse_signed(data, PolicyEvent).verify()
         self.take_events(self._clock.date(), [event])
         self.gossip.publish(event.unverified())
 
@@ -500,7 +498,7 @@ class _NetworkRun:
                 mine = readers[order :: self.trial.orders]
                 orders.append(await self._revoke(author, mine))  # one after the other
 
-        with _uncollected(), computed_once(self.simulation), self.simulation:
+        with _uncollected(), shared_results(), self.simulation:
             self.simulation.run(drive())
             for report in self.simulation.loop.reports:
                 raise FailedError("simulate.failed", f"a broker failed: {report.get('exception') or report}")
@@ -577,48 +575,3 @@ def _uncollected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-class _SharedStatement:
-    """A statement that all brokers share. It is verified once, and everybody spends the time for it."""
-
-    __slots__ = ("_read", "_spend", "_verified", "digest", "value")
-
-    def __init__(self, read: UnverifiedValue[Any], spend: Callable[[], None]) -> None:
-        self.value, self.digest = read.value, read.digest
-        self._read = read
-        self._spend = spend
-        self._verified: SignedValue[Any] | None = None
-
-    def verify(self) -> SignedValue[Any]:
-        """Return the verified statement. Raises as `UnverifiedValue.verify`."""
-        if self._verified is None:
-            self._verified = self._read.verify()  # which spends the time
-        else:
-            self._spend()
-        return self._verified
-
-
-@contextmanager
-def computed_once(simulation: Simulation) -> Iterator[None]:
-    """Parse and verify each statement once in a run, and share it: all who verify it spend the time all the same.
-
-    These functions are pure. A thousand brokers read and keep the same thousand acknowledgements.
-    """
-    shared: dict[tuple[bytes, type], _SharedStatement] = {}
-    spend = partial(simulation.service, "verify")
-
-    def read_once(data: bytes, kind: type[PolicyEvent | Acknowledgement]) -> _SharedStatement:
-        found = shared.get((data, kind))
-        if found is None:
-            found = shared[data, kind] = _SharedStatement(read_signed(parse_canonical(data), kind), spend)
-        return found
-
-    # The module's own names for them.
-    setattr(gossip, "parse_canonical", lambda data: data)  # noqa: B010  # `read_once` parses
-    setattr(gossip, "read_signed", read_once)  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(gossip, "read_signed", read_signed)  # noqa: B010
-        setattr(gossip, "parse_canonical", parse_canonical)  # noqa: B010

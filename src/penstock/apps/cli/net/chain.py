@@ -33,7 +33,6 @@ from penstock.apps.cli.shared.options import NamesOption, open_key
 from penstock.apps.cli.shared.session import CommandSession, Verbs, Warned
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.client.client import Client
-from penstock.codec.sexp import parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
@@ -53,7 +52,7 @@ from penstock.trust.policy_events import (
     TimeStamp,
 )
 from penstock.trust.policy_state import PolicyAuthor
-from penstock.trust.signed import SignedValue, read_signed
+from penstock.trust.signed import SignedValue, parse_signed
 
 # ----------------------------------------------------------------------------------------------------------------------
 # An owner's key and chain, and the broker to send to.
@@ -353,7 +352,7 @@ def read_events(response: Mapping[str, object], owner: Principal) -> list[Event]
     """Read the policy events in an answer of a broker. Raises `MalformedError`, `RefusedError` (`evolution.*`)."""
     events = response.get("events")
     encoded = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
-    found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in encoded]
+    found = [parse_signed(one, PolicyEvent).verify() for one in encoded]
     if any(event.value.owner != owner for event in found):
         raise RefusedError("evolution.other-owner", "the broker sent policy events of another owner")
     return found

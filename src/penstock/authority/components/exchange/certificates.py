@@ -26,13 +26,13 @@ from penstock.authority.components.exchange.topics import (
     check_component_name,
 )
 from penstock.authority.components.exchange.topics_lists import TopicsList, role_text
-from penstock.codec.sexp import Form, parse_canonical
+from penstock.codec.sexp import Form
 from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.crypto import PublicKey, Signer
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.model.values import Value
-from penstock.trust.signed import Claim, bytes_form, malformed, read_signed, sign_value
+from penstock.trust.signed import Claim, bytes_form, malformed, parse_signed, sign_value
 from penstock.trust.validity import ALWAYS, ValidityField
 
 #: bytes of a certificate, and certificates that a component keeps after verification
@@ -133,7 +133,7 @@ def read_component_certificate(data: bytes) -> ComponentCertificate:
     """
     if len(data) > CERTIFICATE_BYTES:
         raise LimitError("component.limit", f"a certificate is longer than {CERTIFICATE_BYTES} bytes")
-    certificate = read_signed(parse_canonical(data), ComponentCertificate).verify().value
+    certificate = parse_signed(data, ComponentCertificate).verify().value
     certificate.topics.verify_for(certificate.kind)
     return certificate
 
