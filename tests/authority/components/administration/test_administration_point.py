@@ -29,8 +29,9 @@ from penstock.authority.components.administration import registry
 from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.exchange.samples import PolicyText
 from penstock.authority.limits import CLOCK_LOOK
-from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric.limits import FABRIC_BYTES
+from penstock.fabric.port import LEASE
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import Appoint, SetFact
 from penstock.testing.fabric_suite import ManualClock
@@ -316,6 +317,59 @@ def test_what_would_be_too_many_members_are_refused_before_anything_is_done(monk
             with pytest.raises(LimitError, match=r"component\.limit"):
                 await p.reconfigure({"DR(1)": msgspec.structs.replace(TABLE["DR(1)"], write=("APDP_1",))})
             assert (p.registry.number, p.registry.progress) == (1, {})
+
+    run(test)
+
+
+def test_what_was_written_to_conf_without_an_answer_is_followed_by_its_writer_too() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        chosen = administration(*NAMES)
+        owner = pap(fabric, replace(chosen, strength=10), clock, note=notes.append)
+        standby = pap(fabric, replace(chosen, id="pap2"), clock, key=SECOND_PAP_KEY)
+        async with owner, standby, recorder(fabric, "pep1", "ER(1)", clock) as pep:
+            publisher: Any = owner._owned
+            publish, lost = publisher.publish, list[tuple[bytes, str]]()
+
+            async def publish_late(data: bytes, *, key: str) -> None:
+                # The first one is under way for so long that the second one comes right after it.
+                lost.append((data, key))
+                if len(lost) == 1:
+                    raise FailedError("fabric.unreachable", "no answer")
+                publisher.publish = publish
+                for one, its_key in lost:
+                    await publish(one, key=its_key)
+
+            publisher.publish = publish_late
+            with pytest.raises(FailedError, match=r"fabric\.unreachable"):
+                await owner.reconfigure({"DR(1)": CHANGED})
+            await owner.change_roles([admitted("pdp1", "DR(1)")])
+            await clock.advance(2)
+            await settle()
+            assert state_of(standby) == state_of(owner)
+            assert (owner.owns, owner.registry.number, pep.number) == (True, 2, 2)
+
+    run(test)
+
+
+def test_what_was_not_written_to_conf_is_written_when_the_fabric_is_back() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        pep = recorder(fabric, "pep1", "ER(1)", clock)
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
+            await pep.join()
+            publisher: Any = owner._owned
+            publish = publisher.publish
+
+            async def unreachable(_data: bytes, *, key: str) -> None:
+                raise FailedError("fabric.unreachable", f"no answer for {key}")
+
+            publisher.publish = unreachable
+            await pep.leave()
+            await settle()
+            publisher.publish = publish
+            assert ([one.code for one in notes], [*owner.registry.members]) == (["fabric.unreachable"], ["pep1"])
+            await clock.advance(LEASE + 0.1)
+            await settle()
+            assert ([*owner.registry.members], owner.owns) == ([], True)
 
     run(test)
 

@@ -25,6 +25,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Self, TypeAlias
@@ -80,7 +81,7 @@ from penstock.authority.decisions.decision_point import Note, quiet
 from penstock.authority.limits import CLOCK_LOOK
 from penstock.codec.sexp import canonical
 from penstock.crypto import PublicKey, Signer
-from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
 from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.limits import FABRIC_HISTORY
@@ -103,6 +104,18 @@ RECALL: Final = 1.0
 ConfContent: TypeAlias = (
     Configuration | ReconfigurationPlan | Withdrawal | BaseTime | ConfigurationLease | DomainCheckpoint
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfWrite:
+    """A sample for CONF, and who writes it: its content and time, and its bytes before and after they were sealed."""
+
+    publisher: Publisher
+    content: ConfContent
+    time: float
+    data: bytes
+    sealed: bytes
+    key: str
 
 
 class AdministrationComponent:
@@ -141,6 +154,8 @@ class AdministrationComponent:
         }
         #: the writer of CONF while this PAP owns it
         self._owned: Publisher | None = None
+        #: what was written to CONF last, if nobody has said whether it is there
+        self._unsure: _ConfWrite | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
         self._readers: dict[str, TopicSubscription] = {}
         #: topics that were declared, with their named instances, and the rows of the table that this was done for
@@ -250,9 +265,10 @@ class AdministrationComponent:
             await reader.close()
         for publisher in self._publishers.values():
             await publisher.close()
-        if self._owned is not None:
-            await self._owned.close()
-        self._readers, self._publishers, self._owned = {}, {}, None
+        for owned in (self._owned, self._unsure.publisher if self._unsure else None):
+            if owned is not None:
+                await owned.close()
+        self._readers, self._publishers, self._owned, self._unsure = {}, {}, None, None
         self._note.close()
 
     async def _declare(self, instance: TopicInstance) -> None:
@@ -527,6 +543,8 @@ class AdministrationComponent:
                     self._begin("waiting for the clock", self._look_again())
                 else:
                     self._refuse(error)
+                    if self._unsure is not None:
+                        self._begin("waiting for the fabric", self._look_again())
         self._wake()
         self._schedule()
 
@@ -536,6 +554,7 @@ class AdministrationComponent:
         self._changes = [one for one in self._changes if registry.can_end(one[0])]  # not done by another PAP
         return bool(
             registry.waiting
+            or self._unsure is not None
             or self._changes
             or registry.endings
             or registry.overdue(self.now())
@@ -758,13 +777,18 @@ class AdministrationComponent:
     async def _claim(self) -> None:
         """Claim CONF, catch up with what was written there, and announce what an earlier owner may not have announced.
 
-        Raises `RefusedError` (`fabric.not-owner`).
+        What this PAP has written without an answer is written again first.
+
+        Raises `RefusedError` (`fabric.not-owner`), and as `Publisher.publish`.
         """
         if self._owned is not None:
             return
-        self._owned = await self._fabric.publisher(
-            topic_name(self.settings.domain, _CONF), strength=self.settings.strength
-        )
+        if self._unsure is not None:
+            await self._put(self._unsure)
+        else:
+            self._owned = await self._fabric.publisher(
+                topic_name(self.settings.domain, _CONF), strength=self.settings.strength
+            )
         await self._catch_up()
         if self._ahead is not None:
             await self._give_up()
@@ -821,24 +845,35 @@ class AdministrationComponent:
 
     async def _commit(self, content: ConfContent) -> None:
         """Write to CONF, and follow it here too. Raises `RefusedError` (`fabric.not-owner`)."""
+        if self._unsure is not None:
+            raise FailedError("fabric.unreachable", "it is not known whether CONF has what was written there last")
         if self._owned is None:
             raise RefusedError("fabric.not-owner", "another PAP owns CONF")
         time = self.now()
         data, sample = self._signed(_CONF, content, time)
+        sealed = self._sealed(_CONF, content, data)
+        await self._put(_ConfWrite(self._owned, content, time, data, sealed, sample_key(sample)))
+
+    async def _put(self, one: _ConfWrite) -> None:
+        """Write to CONF what may be there already: then all readers drop the copy. Raises as `Publisher.publish`."""
         try:
-            await self._owned.publish(self._sealed(_CONF, content, data), key=sample_key(sample))
+            await one.publisher.publish(one.sealed, key=one.key)
         except RefusedError:
-            self._owned = None
+            self._owned = self._unsure = None
             raise
-        written = self._owned.last
+        except (FailedError, asyncio.CancelledError):
+            # It may still get there, also after what is written next. Others would follow both, and this PAP would not.
+            self._owned, self._unsure = None, one
+            raise
+        self._owned, self._unsure = one.publisher, None
         # The same sample comes back, and is a copy then.
         try:
-            self._verifier.verify(data, _CONF, sample_key(sample), b"", time)
+            self._verifier.verify(one.data, _CONF, one.key, b"", one.time)
         except PenstockError as error:
             if error.code == "component.copy":
                 return  # it came back before
             raise
-        self._apply(content, time, written)
+        self._apply(one.content, one.time, one.publisher.last)
 
     async def _write(self, instance: TopicInstance, content: SampleContent) -> None:
         publisher = self._publishers.get(instance)
@@ -914,7 +949,8 @@ class AdministrationComponent:
 
     async def _look_again(self) -> None:
         await self._clock.sleep(LEASE + 1 / MICROSECONDS)
-        if self._owned is None and self.registry.waiting:  # the owner discards requests that it has dealt with
+        # Another owner discards requests that it has dealt with.
+        if self._owned is None and self._unsure is None and self.registry.waiting:
             left = await self._fabric.state(topic_name(self.settings.domain, _JOIN))
             self.registry.keep_waiting(set(map(_join_of, left)))
         await self._act()
