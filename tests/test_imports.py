@@ -43,3 +43,10 @@ def test_a_broker_needs_nothing_of_the_pipeline() -> None:
     loaded = found.stdout.split()
     assert "penstock.apps.node.load" in loaded
     assert [name for name in loaded if name.startswith(("pyspark", "penstock.pipeline"))] == []
+
+
+def test_commands_for_small_inputs_import_no_fabric_and_no_spark() -> None:
+    modules = "penstock.apps.cli.main, penstock.apps.cli.pipeline.small, penstock.pipeline.small.jobs"
+    program = f"import sys, {modules}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert not {"asyncio", "penstock.fabric", "pyspark"} & set(found.stdout.split())

@@ -4,16 +4,19 @@ import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat, read_rules
 from penstock.pipeline.enforce.manifest import ROWS
+from penstock.pipeline.event_columns import ID, TYPE
 from penstock.pipeline.ingest.ingest import read_csv, read_lines, read_parquet
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.jobs.reports import Audit
-from penstock.pipeline.outputs import read_part
+from penstock.pipeline.outputs import Output, read_part
 
 SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 READERS: dict[str, Callable[[SparkSession, str], DataFrame]] = {
@@ -55,3 +58,12 @@ def test_a_table_that_is_broken_fails_the_job(spark: SparkSession, tmp_path: Pat
         for frame in (part, records):
             with pytest.raises(Py4JJavaError, match="FAILED_READ_FILE"):
                 frame.collect()
+
+
+def test_versions_are_found_by_their_dictionary_and_have_no_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    output = Output(spark, str(tmp_path), "ingest", "x", ("events",))
+    rows = spark.range(9).coalesce(1).select(F.lit("a long text").alias(TYPE), F.col("id").alias(ID))
+    output.write(rows, "events", 0, rows)
+    for file in tmp_path.rglob("*.parquet"):
+        version, id_ = map(pyarrow.parquet.read_metadata(file).row_group(0).column, range(2))
+        assert (version.has_dictionary_page, version.is_stats_set, id_.is_stats_set) == (True, False, True)

@@ -33,6 +33,7 @@ from penstock.pipeline.commits import check_apart as check_apart
 from penstock.pipeline.commits import check_sum as check_sum
 from penstock.pipeline.commits import counts_of as counts_of
 from penstock.pipeline.commits import no_input as no_input
+from penstock.pipeline.event_columns import TYPE
 from penstock.pipeline.frames import quoted
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -47,6 +48,9 @@ Reader: TypeAlias = DataFrameReader | DataStreamReader
 """`spark.read`, or `spark.readStream` for files that arrive while it runs."""
 
 STRICT: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+#: Versions are long texts, and mostly the same one. To compare each with the smallest and the largest takes a tenth of
+#: an ingest, and readers can tell from the column's dictionary which versions are there.
+_WRITTEN: Final = {f"parquet.column.statistics.enabled#{TYPE}": "false"}
 
 
 def reading(spark: SparkSession) -> DataFrameReader:
@@ -272,9 +276,9 @@ class Output:
 
     def write(self, frame: DataFrame, part: str, batch: int, *more: DataFrame) -> None:
         """Write one part of a batch, replacing an earlier attempt; `more` rows of it can have other columns."""
-        frame.write.mode("overwrite").parquet(self.part(part, batch))
+        frame.write.mode("overwrite").options(**_WRITTEN).parquet(self.part(part, batch))
         for one in more:
-            one.write.mode("append").parquet(self.part(part, batch))
+            one.write.mode("append").options(**_WRITTEN).parquet(self.part(part, batch))
 
     def lines(self, part: str, batch: int) -> list[str]:
         """Return the lines of one part of a batch; none if it was not written."""

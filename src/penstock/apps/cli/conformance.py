@@ -13,7 +13,8 @@ import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.decision_options import public_key
-from penstock.apps.cli.shared.options import Duration, KeyOptions, nats_login, nats_login_option
+from penstock.apps.cli.shared.nats_options import nats_login, nats_login_option
+from penstock.apps.cli.shared.options import Duration, KeyOptions
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.decisions.authzen_conformance import CheckResult, DecisionPointSuite, EnforcementPointSuite

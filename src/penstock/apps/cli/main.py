@@ -1,5 +1,6 @@
 """The command `penstock`: its nouns, and the only place that reads the clock and a random source."""
 
+import gc
 import secrets
 import sys
 from datetime import UTC, datetime
@@ -135,4 +136,6 @@ def main() -> None:
         # A terminal that cannot show a character must not turn an answer into a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # Modules stay, and whoever looks for garbage while they are imported reads them again and again. See `CommandVerb`.
+    gc.disable()
     cli.main()

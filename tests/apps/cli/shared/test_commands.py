@@ -1,5 +1,6 @@
 """Commands are declared by a class of options, and their answers are printed in one place."""
 
+import gc
 from collections.abc import Iterator, Mapping
 
 import click
@@ -115,3 +116,17 @@ def test_a_field_is_an_option_or_a_group_of_them() -> None:
 
     with pytest.raises(TypeError, match="`deep` is neither"):
         command()(dig)
+
+
+def test_garbage_is_collected_as_soon_as_a_command_runs() -> None:
+    @command()
+    def dig() -> CommandAnswer:
+        return CommandAnswer({}, [str(gc.isenabled())])
+
+    gc.disable()
+    try:
+        output, error = invoke(dig)
+        assert (output, error) == ("True\n", None)
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -32,13 +32,12 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.nats_options import nats_login, nats_login_option
 from penstock.apps.cli.shared.options import (
     WHO,
     KeyOptions,
     NamesOption,
     OutputFile,
-    nats_login,
-    nats_login_option,
     parse_duration,
 )
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn

@@ -14,6 +14,7 @@ A field whose type is itself such a class stands for its options, so that comman
 their order in the help text, and the name of a field is the name of its parameter.
 """
 
+import gc
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -177,6 +178,13 @@ class CommandVerb(click.Command):
     """A command that also accepts old spellings of its options, with a warning. `answer` runs it without printing."""
 
     answer: Callable[[Mapping[str, Any]], CommandAnswer | None]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and collect garbage from now on, also if that waited until its modules were imported."""
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        return super().invoke(ctx)
 
     def make_parser(self, ctx: click.Context) -> Any:
         """Return the parser, which knows the old spellings; they are not options, so no help text has them."""

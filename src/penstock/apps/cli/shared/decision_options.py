@@ -14,7 +14,8 @@ from penstock.apps.cli.shared.credentials import load_credentials
 from penstock.apps.cli.shared.events import split_pair
 from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import WHO, Duration, nats_login, nats_login_option
+from penstock.apps.cli.shared.nats_options import nats_login, nats_login_option
+from penstock.apps.cli.shared.options import WHO, Duration
 from penstock.apps.cli.shared.session import aside
 from penstock.authority.decisions.cloud_events import read_key_id
 from penstock.authority.decisions.messages import AccessAnswer

@@ -27,7 +27,6 @@ from penstock.codec.sexp import SExp, advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, read_key
 from penstock.crypto.keys import passphrase_bytes
 from penstock.errors import FailedError, MalformedError, printable
-from penstock.fabric.nats_login import LoginError, NatsLogin, address
 from penstock.model.instants import parse_instant
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -124,34 +123,6 @@ class KeyOptions:
     def open(self) -> SigningKey:
         """Read the key. Raises as `open_key`."""
         return open_key(self.key_file, self.passphrase_file)
-
-
-_NATS_LOGIN: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
-
-
-def nats_login_option() -> Any:
-    """Declare `--nats-login`."""
-    return option(
-        "--nats-login",
-        multiple=True,
-        metavar="WHAT=FILE",
-        help=f"Log in to the servers with a file: {', '.join(_NATS_LOGIN)}. Can be repeated.",
-    )
-
-
-def nats_login(name: str, servers: Iterable[str], login_files: Iterable[str]) -> NatsLogin:
-    """Return the login for servers that option `name` names. Raises `MalformedError` (`cli.usage`)."""
-    files, servers = dict(each.partition("=")[::2] for each in login_files), tuple(servers)
-    if not all(files.values()) or not set(files) <= set(_NATS_LOGIN) or (files and not servers):
-        raise MalformedError(
-            "cli.usage", f"--nats-login is WHAT=FILE, and needs {name}", hint=f"WHAT is {', '.join(_NATS_LOGIN)}"
-        )
-    try:
-        return NatsLogin(tuple(map(address, servers)), **files)
-    except LoginError as error:
-        raise MalformedError(
-            "cli.usage", f"{name} is not an address of a server", hint="such as nats://localhost:4222"
-        ) from error
 
 
 @option_class
