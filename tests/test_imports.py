@@ -45,8 +45,8 @@ def test_a_broker_needs_nothing_of_the_pipeline() -> None:
     assert [name for name in loaded if name.startswith(("pyspark", "penstock.pipeline"))] == []
 
 
-def test_commands_for_small_inputs_import_no_fabric_and_no_spark() -> None:
+def test_commands_for_small_inputs_import_neither_fabrics_nor_roles_nor_spark() -> None:
     modules = "penstock.apps.cli.main, penstock.apps.cli.pipeline.small, penstock.pipeline.small.jobs"
     program = f"import sys, {modules}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert not {"asyncio", "penstock.fabric", "pyspark"} & set(found.stdout.split())
+    assert not {"asyncio", "penstock.fabric", "penstock.roles.engine", "pyspark"} & set(found.stdout.split())

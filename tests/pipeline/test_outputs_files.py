@@ -4,7 +4,7 @@ import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import DataFrame, SparkSession
@@ -65,5 +65,5 @@ def test_versions_are_found_by_their_dictionary_and_have_no_statistics(spark: Sp
     rows = spark.range(9).coalesce(1).select(F.lit("a long text").alias(TYPE), F.col("id").alias(ID))
     output.write(rows, "events", 0, rows)
     for file in tmp_path.rglob("*.parquet"):
-        version, id_ = map(pyarrow.parquet.read_metadata(file).row_group(0).column, range(2))
+        version, id_ = map(pq.read_metadata(file).row_group(0).column, range(2))
         assert (version.has_dictionary_page, version.is_stats_set, id_.is_stats_set) == (True, False, True)

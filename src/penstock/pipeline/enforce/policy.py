@@ -38,14 +38,12 @@ from penstock.guard import (
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.guard.restriction import Restriction
-from penstock.guard.roles import RoleAuthority, RoleHistory
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Domain, Petnames, Principal
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.pipeline.event_columns import METADATA, SOURCE
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
-from penstock.roles.engine import StoredRoles
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files.files import read_file, within
 from penstock.store.files.named_files import (
@@ -144,7 +142,7 @@ class PipelinePolicy:
             parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
             readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
             rest: list[object] = [one for one in (self.agreements.revision, self.policies.revision) if one]
-            rest += [one.revision for one in self.others if isinstance(one, RoleAuthority) and one.revision]
+            rest += [revision for one in self.others if (revision := getattr(one, "revision", ""))]
             if revoked := self.revocations.listed():
                 rest.append(revoked)
             if self.statements.statements:
@@ -531,6 +529,10 @@ def _subscriber(one: SubscriberEntry, names: NamedPrincipals, types: Mapping[Typ
 
 def _roles(file: str, data: bytes, now: datetime, facts: Mapping[str, Value]) -> Authority:
     """Return a domain's roles at all times as a source of authority on the domain's own types."""
+    # Imported late: few policies have roles, and small commands would take a tenth longer.
+    from penstock.guard.roles import RoleAuthority, RoleHistory  # noqa: PLC0415
+    from penstock.roles.engine import StoredRoles  # noqa: PLC0415
+
     with within(file):
         signed = read_signed(parse_sexp(data), StoredRoles).verify()
         stored = signed.value
