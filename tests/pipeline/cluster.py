@@ -12,6 +12,7 @@ import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyspark
 from tests import java
@@ -48,10 +49,14 @@ class Ran:
     history: str
 
 
+#: seconds after which a cluster hangs: on a busy machine it took more than 500 to run all jobs
+_PATIENCE: Final = 2_000
+
+
 def run(folder: Path) -> Ran:
     """Submit, and wait for the end."""
     _lay_out(folder)
-    done = subprocess.run(_line(folder), cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(_line(folder), cwd=folder, capture_output=True, text=True, check=False, timeout=_PATIENCE)
     history = "\n".join(path.read_text("utf-8") for path in (folder / "history").rglob("*") if path.is_file())
     log = done.stderr
     for application in set(re.findall(r'"App ID":"([\w-]+)"', history)):

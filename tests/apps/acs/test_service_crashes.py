@@ -57,6 +57,10 @@ administrators = ["{admin}"]
 NOT_SO = ("acs.member-exists", "acs.unknown-member")
 
 
+def _nonce(number: int) -> bytes:
+    return b"a nonce" + number.to_bytes(11)
+
+
 class Services:
     """Services of one domain, and the answers that its callers received."""
 
@@ -69,7 +73,8 @@ class Services:
         self.over, self.go = Event(), Event()
         self.known = EMPTY
         self._random = random.Random(22)  # noqa: S311  # the same points in each run
-        self._nonces = (b"a nonce" + number.to_bytes(11) for number in count())
+        # Several threads take from it, which a generator refuses.
+        self._nonces = map(_nonce, count())
         (folder / "domain.key").write_bytes(canonical(private_key_to_sexp(DOMAIN)))
         (folder / "domain.toml").write_text(FILE.format(store=store, admin=ADMIN.principal))
 
