@@ -35,10 +35,10 @@ def test_only_who_says_it_can_sign_it() -> None:
 
 
 def test_a_vote_that_was_altered_is_refused() -> None:
-    octets = VOTE.to_bytes().replace(b"6:number1:3", b"6:number1:4")
-    assert octets != VOTE.to_bytes()
+    forged = VOTE.to_bytes().replace(b"6:number1:3", b"6:number1:4")
+    assert forged != VOTE.to_bytes()
     with refused("evolution.signature-mismatch"):
-        parse_signed(octets, Vote)
+        parse_signed(forged, Vote)
 
 
 @pytest.mark.parametrize(
