@@ -17,7 +17,8 @@ from enum import StrEnum
 from operator import and_, or_
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import (
     BooleanType,
@@ -230,6 +231,14 @@ def literal(value: Scalar, kind: Kind) -> Column:
     if isinstance(value, datetime):
         return F.timestamp_micros(F.lit(micros(value)))
     return F.lit(value).cast(SPARK_TYPES[kind])
+
+
+def unprinted(spark: SparkSession, values: Sequence[object], kind: pa.DataType) -> Column:
+    """Return an array of constants that are neither printed in plans nor part of compiled code: a subquery.
+
+    For another literal, or another number as a subquery, Spark would compile a stage again.
+    """
+    return spark.createDataFrame(pa.table({"values": pa.array([values], pa.list_(kind))})).scalar()
 
 
 def _truth(node: Condition, sources: Mapping[str, ColumnSource]) -> TruthColumns:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.pipeline.ingest.test_ingest_csv import BOUND, HEADER, MAPPING, TOP, line
 from tests.pipeline.ingest.test_ingest_csv import CASES as ROWS
 from tests.pipeline.ingest.test_ingest_envelopes import CASES as LINES
@@ -21,10 +23,11 @@ from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
 from tests.scripts import load_script
+from tests.trust.kit import who
 
 from penstock.errors import MalformedError
 from penstock.pipeline.frames import micros
-from penstock.pipeline.ingest import ingest
+from penstock.pipeline.ingest import formats, ingest
 from penstock.pipeline.ingest.csv_columns import RecordPlaces
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import (
@@ -40,7 +43,7 @@ from penstock.pipeline.ingest.ingest import (
     store_ingest,
 )
 from penstock.pipeline.ingest.mapping import read_mapping
-from penstock.pipeline.ingest.records import ORIGINAL, POSITION
+from penstock.pipeline.ingest.records import NUMBER, ORIGINAL, POSITION
 
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST, SECOND = define()
@@ -101,6 +104,16 @@ BY_LINE = read_mapping(f"{MAPPING}\n[csv]\nmultiline = false\ncolumns = [{LIST}]
 BROKEN = [line(von="me"), line(Farbe="red").replace(b"red", b"r\xffd"), line(Nr="")]
 
 
+def plan_of(frame: DataFrame) -> str:
+    """Return the plan that Spark runs for a frame, with all fields."""
+    settings = frame.sparkSession.conf
+    settings.set("spark.sql.debug.maxToStringFields", "1000")
+    try:
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+    finally:
+        settings.unset("spark.sql.debug.maxToStringFields")
+
+
 def found_again(spark: SparkSession, form: str, folder: Path) -> Ingested:
     """Ingest two files of 7 good records and 3 bad ones in some format."""
     if form == "parquet":
@@ -137,7 +150,10 @@ def test_bad_records_are_found_again_by_their_places(
 
     def some(places: RecordPlaces) -> DataFrame:
         assert ingested.separate is not None
-        found = ingested.separate.some(places).cache()
+        found = ingested.separate.some(places)
+        # A literal of this run's time would be part of compiled code, and each run would compile its own.
+        assert "00 AS @ingested" not in plan_of(found)
+        found = found.cache()
         asked.append(found.count())
         return found
 
@@ -151,8 +167,37 @@ def test_bad_records_are_found_again_by_their_places(
         monkeypatch.setattr(ingest, "NOTED_RECORDS", noted)
         tally = store_ingest(watched, stored, aside)
         assert (tally.read, tally.good, tally.bad) == (10, 7, 3)
-    # No others were checked again, and of more than can be noted there are no places.
-    assert asked == [3]
+    # Few others were checked again, those in the same rows of the other file; of more than can be noted there are no
+    # places.
+    assert asked == [6 if form == "parquet" else 3]
+
+
+@pytest.mark.parametrize("sampled", [2, 1_000])
+def test_likely_publishers_are_recognised_and_every_other_source_is_checked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: int
+) -> None:
+    monkeypatch.setattr(formats, "_FIRST_RECORDS", sampled)
+    known, other, bad = str(who(2)), str(who(3)), "ingest.source"
+    cases = [
+        (None, bad), (f" {known}", None), (other, None), (known[:-1], bad), (f"{known}a", bad), ("x" * 100, bad),
+        (other.upper(), bad), (known, None),
+    ]  # fmt: skip
+    rows = [(str(number), AT, text) for number, (text, _) in enumerate(cases)]
+    frame = spark.createDataFrame(rows, "n string, t timestamp, p string")
+    broken = spark.sql("SELECT 'x', TIMESTAMP '2026-05-01T12:00:00Z', CAST(X'ff' AS STRING)")
+    frame.coalesce(1).union(broken).coalesce(1).write.parquet(str(tmp_path / "in"))
+    bound = read_mapping(re.sub("source = .*", 'source = "p"', PARQUET_MAPPING)).bind(FIRST)
+    records = read_parquet(spark.read, str(tmp_path / "in"))
+    separate = ingest_table(records, bound, AT).separate
+    assert separate is not None
+    brief = separate.brief()
+    assert [row[REASON] for row in brief.orderBy(NUMBER).collect()] == [*(reason for _, reason in cases), "ingest.utf8"]
+    likely = formats.first_publishers(records, bound)
+    assert likely is not None
+    assert spark.range(1).select(F.sort_array(likely)).first() == ([known] if sampled == 2 else sorted((known, other)),)
+    plan = plan_of(brief)
+    assert "subquery" in plan
+    assert known not in plan
 
 
 def test_records_that_are_not_in_their_places_any_more_are_found_among_all(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,16 +25,37 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, in_quotes, literal, quoted
+from penstock.pipeline.frames import (
+    ID,
+    METADATA,
+    SOURCE,
+    TIME,
+    attributes_of,
+    in_quotes,
+    literal,
+    quoted,
+    unprinted,
+)
 from penstock.pipeline.ingest.csv_columns import RecordPlaces
-from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, WORDS, kinds_of, tag, tag_csv, tag_shared
-from penstock.pipeline.ingest.formats import check_envelopes, check_shared, check_table
+from penstock.pipeline.ingest.event_frames import (
+    INGESTED,
+    QUARANTINE,
+    REASON,
+    TYPE,
+    WORDS,
+    kinds_of,
+    tag,
+    tag_csv,
+    tag_shared,
+)
+from penstock.pipeline.ingest.formats import check_envelopes, check_shared, check_table, first_publishers
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.ingest.records import FILE, NUMBER, ORIGINAL, POSITION
@@ -54,8 +75,9 @@ _KNOWN_SOURCE, _KNOWN_ID = "@known source", "@known id"
 class SeparateRecords:
     """Records of which each can be read without the others: what is enough to store events, and those at some places.
 
-    `brief` has no columns of the quarantine but the reason, and for a record in a whole file its position, and has
-    `@number`. Numbers are the same as long as Spark reads the input in the same parts.
+    `brief` has no columns of the quarantine but the reason, and the position where that is known without looking at
+    other records, and has `@number`. Numbers are the same as long as Spark reads the input in the same parts. `some`
+    may return more records than it was asked for.
     """
 
     brief: Callable[[], DataFrame]
@@ -128,7 +150,7 @@ def ingest_envelopes(records: DataFrame, types: Iterable[VerifiedType], at: date
     """
     known = tuple(verified.event_type for verified in types)
     if not are_many(known):
-        return _ingested(records, known, lambda some: tag(check_envelopes(some, known), at))
+        return _ingested(records, known, at, lambda some: tag(check_envelopes(some, known), at))
     kinds_of(known)
     shared = SharedColumns.of(known)
     return Ingested(tag_shared(check_shared(records, shared), at), known, shared)
@@ -143,23 +165,51 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
     """
     types = (bound.event_type,)
     if bound.mapping.format is not MappedFormat.CSV:
-        return _ingested(records, types, lambda some: tag(check_table(some, bound, lacking), at))
+
+        def tagged(some: DataFrame) -> DataFrame:
+            return tag(check_table(some, bound, lacking), at)
+
+        def quickly() -> DataFrame:
+            return tag(check_table(records, bound, lacking, publishers=first_publishers(records, bound)), at)
+
+        return _ingested(records, types, at, tagged, quickly)
     files = bound.mapping.csv.multiline
     separate = SeparateRecords(
         lambda: tag_csv(records, bound, at, brief=True),
-        lambda places: tag_csv(_among(records, places), bound, at, some=places if files else None),
+        lambda places: _again(tag_csv(_among(records, places), bound, at, some=places if files else None), at),
     )
     return Ingested(tag_csv(records, bound, at), types, separate=separate)
 
 
-def _ingested(records: DataFrame, types: tuple[EventType, ...], tagged: Callable[[DataFrame], DataFrame]) -> Ingested:
-    """Return the result of an ingest in which each row is a record."""
+def _ingested(
+    records: DataFrame,
+    types: tuple[EventType, ...],
+    at: datetime,
+    tagged: Callable[[DataFrame], DataFrame],
+    quickly: Callable[[], DataFrame] | None = None,
+) -> Ingested:
+    """Return the result of an ingest in which each row is a record.
+
+    `quickly` returns what `tagged` returns of all records, and may run a small job first.
+    """
     whole = tagged(records)
+    every = quickly or (lambda: whole)
+
+    def some(places: RecordPlaces) -> DataFrame:
+        if not all(places.values()):
+            return _again(tagged(_among(records, places)), at)
+        # Unlike a number, a position is known before any value of its row. Rows of other files are checked in vain.
+        return _again(tagged(records.where(_is_in(POSITION, frozenset().union(*places.values())))), at)
+
+    unneeded = [name for name in QUARANTINE if name not in (REASON, POSITION)]
     # The number is added last: below, Spark would read all that it knows of a row's file.
-    separate = SeparateRecords(
-        lambda: _numbered(whole.drop(*QUARANTINE[1:])), lambda places: tagged(_among(records, places))
-    )
-    return Ingested(whole, types, separate=separate)
+    return Ingested(whole, types, separate=SeparateRecords(lambda: _numbered(every().drop(*unneeded)), some))
+
+
+def _again(tagged: DataFrame, at: datetime) -> DataFrame:
+    """Return records that are read a second time: what Spark has compiled for this serves for the next run too."""
+    moment = F.get(unprinted(tagged.sparkSession, [at], pa.timestamp("us", "UTC")), F.lit(0))
+    return tagged.withColumn(INGESTED, moment)
 
 
 def _numbered(rows: DataFrame) -> DataFrame:
@@ -167,8 +217,12 @@ def _numbered(rows: DataFrame) -> DataFrame:
 
 
 def _among(records: DataFrame, places: RecordPlaces) -> DataFrame:
+    return _numbered(records).where(_is_in(NUMBER, places))
+
+
+def _is_in(column: str, numbers: Iterable[int]) -> str:
     # As one text: Python would tell Java each number in a call of its own.
-    return _numbered(records).where(f"`{NUMBER}` IN ({', '.join(map(str, places))})")
+    return f"`{column}` IN ({', '.join(map(str, numbers))})"
 
 
 AGAIN: Final = ("ingest.duplicate", "ingest.late")

@@ -74,8 +74,9 @@ def given(text: Column, reading: ColumnFormat) -> Column:
 
     if not reading.trim:
         return known(text)
-    # Spark's own function looks at the whole text, whose ends are rarely blank. That is asked once.
-    ends = (end for sign in _BLANK for end in (text.startswith(sign), text.endswith(sign)))
+    # Spark's own function looks at the whole text, whose ends are rarely blank. That is asked once. All blanks, and few
+    # other characters, sort before `!`.
+    ends = (text < F.lit("!"), *(text.endswith(sign) for sign in _BLANK))
     return F.when(reduce(or_, ends), known(F.btrim(text, F.lit(_BLANK)))).otherwise(known(text))
 
 
