@@ -16,13 +16,13 @@ from penstock.simulate.worlds import WORLDS
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
 SOAK_OPTIONS = {
     "brokers": {"size": 90},
-    "revocation": {"size": 30, "seconds": 20},
-    "brokers-on-fabric": {"size": 45, "seconds": 20},
+    "revocation": {"size": 24, "seconds": 16},
+    "brokers-on-fabric": {"size": 36, "seconds": 16},
     "sealing": {"size": 30},
-    "components": {"size": 20, "seconds": 15},
-    "decisions": {"size": 40},
+    "components": {"size": 10, "seconds": 8},
+    "decisions": {"size": 44},
     "roles": {"size": 220},
-    "rule-book": {"size": 200},
+    "rule-book": {"size": 180},
 }
 #: seeds that share one start of their world, where starting takes long
 SOAK_SHARING = {"brokers": 50, "revocation": 50, "brokers-on-fabric": 50, "sealing": 50, "components": 50}

@@ -163,10 +163,20 @@ def _size(scenario: SimulationScenario) -> int:
     return len(scenario.steps or ()) + len(scenario.faults or ())
 
 
-def _leave_signals() -> None:
-    """Let the process of the search alone say that it was interrupted, and end the others."""
+def _begin_process() -> None:
+    """Let the process of the search alone say that it was interrupted; and collect garbage between seeds only."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()
+
+
+def _run_seed(scenario: SimulationScenario) -> SeedResult:
+    """Run a seed in a process of the search."""
+    result = run_seed(scenario)
+    gc.collect()
+    # Results that are shared between seeds stay, and are not looked at again.
+    gc.freeze()
+    return result
 
 
 def _candidate(scenario: SimulationScenario, seed: int, sharing: int) -> SimulationScenario:
@@ -180,9 +190,9 @@ def _results(scenarios: Sequence[SimulationScenario], processes: int, sharing: i
     if processes == sharing == 1:
         yield map(run_seed, scenarios)
         return
-    with get_context().Pool(processes, _leave_signals) as pool:
+    with get_context().Pool(processes, _begin_process) as pool:
         if sharing == 1:
-            yield pool.imap(run_seed, scenarios, _CHUNK)
+            yield pool.imap(_run_seed, scenarios, _CHUNK)
         else:
             groups = (list(group) for _, group in groupby(scenarios, key=lambda one: one.options["start"]))
             yield chain.from_iterable(pool.imap(run_group, groups))
