@@ -1,6 +1,7 @@
 """The loop in virtual time: asyncio's promises within a process, one trace for one seed."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import subprocess
@@ -105,6 +106,34 @@ def test_a_killed_process_runs_nothing_more_not_even_its_cleaning() -> None:
     loop.process("victim")
     with pytest.raises(ValueError, match="running"):
         loop.process("victim")
+
+
+def test_code_that_waits_while_it_cleans_up_is_left_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported, left = list[object](), list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+
+    class Slow:
+        async def __aenter__(self) -> None:
+            pass
+
+        async def __aexit__(self, *_: object) -> None:
+            await asyncio.sleep(0)
+            left.append(self)
+
+    async def work() -> None:
+        async with Slow(), Slow(), Slow():
+            await asyncio.sleep(60)
+
+    async def supervise() -> None:
+        await work()
+
+    loop = VirtualLoop()
+    loop.start(loop.process("tidy"), supervise())
+    loop.run_for(1)
+    loop.close()
+    gc.collect()
+    assert reported == []
+    assert left == []
 
 
 def test_a_paused_process_goes_on_where_it_was() -> None:

@@ -388,11 +388,15 @@ class VirtualLoop(_Loop):
 def _end(task: "asyncio.Task[Any]") -> None:
     """Leave the code of a task that will not go on, as often as it waits again while it cleans up."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # it is not an accident
-    coroutine: Any = task.get_coro()
-    for _ in range(_CLEANINGS):
-        with suppress(Exception):
-            coroutine.close()
-            return
+    waiting: list[Any] = [task.get_coro()]
+    while hasattr(inner := getattr(waiting[-1], "cr_await", None), "close"):
+        waiting.append(inner)
+    # The innermost first: the code that awaits it would end with an error while it still cleans up.
+    for coroutine in reversed(waiting):
+        for _ in range(_CLEANINGS):
+            with suppress(Exception):
+                coroutine.close()
+                break
 
 
 class _Wake(asyncio.TimerHandle):
