@@ -9,6 +9,8 @@ from penstock.crypto.keys import PublicKey, SigningKey
 from penstock.errors import RefusedError
 from penstock.simulate import pure_work
 from penstock.simulate.pure_work import shared_results
+from penstock.simulate.run import run
+from penstock.simulate.scenario import SimulationScenario
 from penstock.trust import signed as statements
 from penstock.trust.policy_events import PolicyEvent, Revoke
 from penstock.trust.policy_state import PolicyAuthor
@@ -52,6 +54,17 @@ def test_statements_are_shared_but_no_forged_one() -> None:
             with pytest.raises(RefusedError):
                 forged.verify()
     assert statements.parse_signed(data, PolicyEvent) is not one
+
+
+@pytest.mark.parametrize("world", ["rule-book", "roles"])
+def test_a_run_is_the_same_when_all_it_reads_was_read_by_another(world: str) -> None:
+    scenario = SimulationScenario(world, 3, options={"size": 60})
+    alone = run(scenario)
+    with shared_results():
+        for _ in range(2):
+            shared = run(scenario)
+            assert shared.trace == alone.trace
+            assert shared.counts == alone.counts
 
 
 def test_results_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

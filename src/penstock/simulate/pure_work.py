@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from penstock.authority.rulebook_records import RecordedStep, Whole
 from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.codec.sexp import SExp, canonical
 from penstock.crypto.keys import PublicKey, SigningKey
@@ -112,6 +113,18 @@ def _believe(
     return verify
 
 
+def _taken(original: Callable[[int, Whole], RecordedStep]) -> Callable[[int, Whole], RecordedStep]:
+    known: _Results[tuple[int, Whole], RecordedStep] = _Results()
+
+    def read_taken(number: int, whole: Whole) -> RecordedStep:
+        key = number, whole
+        found = known.get(key)
+        # Its mappings are read only.
+        return known.keep(key, original(number, whole)) if found is None else found
+
+    return read_taken
+
+
 def _is_unchangeable(value: object) -> bool:
     """Return whether a value and its parts can be shared: what could be changed has no hash."""
     try:
@@ -128,6 +141,7 @@ _PURE: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] =
     "penstock.codec.sexp.canonical:canonical": _write,
     "penstock.trust.signed:parse_signed": _read,
     "penstock.trust.signed:UnverifiedValue.verify": _believe,
+    "penstock.authority.rulebook_records:read_taken": _taken,
 }
 
 
