@@ -21,7 +21,7 @@ from penstock.codec.blocks import Block
 from penstock.crypto import SigningKey
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.sealer import Sealer
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import Branch, Restriction, When
 from penstock.model import EventType
 from penstock.model.events import TransitEvent
@@ -123,6 +123,14 @@ def test_options_that_are_wrong(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RefusedError) as elsewhere:
         ViewRequest.of({"policy": POLICY, "reader": "Group 1", "path": "s3a://bucket/events"})
     assert elsewhere.value.code == "view.remote"
+    with pytest.raises(FailedError) as absent:
+        ViewRequest.of({"policy": POLICY, "reader": "Group 1", "path": str(tmp_path / "nothing")})
+    assert absent.value.code == "pipeline.no-input"
+    lines = {"policy": POLICY, "reader": "Group 1", "path": str(EXAMPLE / "sample.csv")}
+    for options in (lines, {**lines, "mapping": str(EXAMPLE / "receipt.toml")}):
+        with pytest.raises(MalformedError) as refused:
+            ViewRequest.of(options)
+        assert refused.value.code == "view.files"
     texts = str(tmp_path / "texts")
     spark.read.csv(str(EXAMPLE / "sample.csv"), header=True).coalesce(1).write.parquet(texts)
     with pytest.raises(MalformedError) as refused:

@@ -224,6 +224,17 @@ def test_columns_are_found_by_name(spark: SparkSession) -> None:
             view(df, policy, "reader-0", wrong)
         assert refused.value.code == code
     with pytest.raises(MalformedError) as refused:
+        view(df, policy, "reader-0", {**named, "plate": "Plat No"})
+    assert refused.value.hint == (
+        'name its column, `mapping={"plate": "…"}`, or None if the data does not have it; did you mean `Plate No`?'
+    )
+    for data in ("events.parquet", df.toPandas()):
+        with pytest.raises(MalformedError, match="not a DataFrame of Spark") as refused:
+            view(data, policy, "reader-0", named)  # type: ignore[arg-type]  # it is refused
+        assert refused.value.code == "view.data"
+    computed = {**named, "@id": F.concat(F.lit("e"), "No"), "@time": F.col("When") + F.expr("INTERVAL 1 SECOND")}
+    assert view(df, policy, "reader-0", computed).columns == [ID, TIME, "plate", "speed"]
+    with pytest.raises(MalformedError) as refused:
         view(df, policy, "reader", named)
     assert refused.value.code == "pipeline.unknown-subscriber"
 
@@ -350,6 +361,14 @@ def test_what_another_policy_would_change(spark: SparkSession) -> None:
     compared = whatif(typed(spark), before, after)
     assert compared.events == 30
     assert {(change.name, change.gained, change.lost) for change in compared.losses} >= {("speed", 0, 2)}
+    head, *lines, last = str(compared).splitlines()
+    assert head.split() == ["who", "right", "type", "attribute", "gains", "loses", "such", "as"]
+    assert lines[0].split()[:3] == ["reader-0", "subscribe", "Sighting"]
+    assert last == "30 events under two policies"
+    assert "<td>reader-0</td><td>subscribe</td>" in compared._repr_html_()
+    same = whatif(typed(spark), before, before)
+    assert str(same) == "nothing changes\n30 events under two policies"
+    assert "nothing changes" in same._repr_html_()
     transit = transit_frame(spark, [SIGHTING], sightings(30))
     assert compared.changes == compare(transit, before, after, types=[SIGHTING]).changes
     dated = one("speed > 3", when=When(Validity.between(NOON, NOON)))

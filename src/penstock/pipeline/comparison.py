@@ -7,9 +7,10 @@ differ (`Found`), and gets a `PolicyComparison` for that. `whatif_html` is a com
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from html import escape
 from typing import Final, Literal, TypeAlias
 
-from penstock.errors import MalformedError, did_you_mean
+from penstock.errors import MalformedError, did_you_mean, printable
 from penstock.guard.restriction import Restriction
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Petnames, Principal
@@ -118,6 +119,40 @@ class PolicyComparison:
             publishers=tuple(sorted({*self.publishers, *other.publishers})),
             unknown_type=self.unknown_type + other.unknown_type,
         )
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return the changes as the lines of a table, with its head; what does not print is replaced."""
+        rows: list[tuple[str, ...]] = [("who", "right", "type", "attribute", "gains", "loses", "such as")]
+        rows += [
+            (
+                change.reader.name,
+                str(change.right),
+                change.reader.type.name,
+                what,
+                f"{change.gained:,}",
+                f"{change.lost:,}",
+                ", ".join((change.gained_samples or change.lost_samples)[:3]),
+            )
+            for change, what in listed(self.changes)
+        ]
+        return [tuple(map(printable, row)) for row in rows]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*(lines if self.changes else ["nothing changes"]), self._events])
+
+    def _repr_html_(self) -> str:
+        """Return the table, for notebooks."""
+        head, *rows = (tuple(map(escape, row)) for row in self._rows())
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        table = f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>{body}</table>"
+        return f"{table if rows else '<p>nothing changes</p>'}<p>{self._events}</p>"
+
+    @property
+    def _events(self) -> str:
+        return f"{self.events:,} event{'' if self.events == 1 else 's'} under two policies"
 
     def as_dict(self) -> dict[str, object]:
         """Return the comparison as plain data, for JSON."""

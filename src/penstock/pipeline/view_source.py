@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from penstock.errors import MalformedError, RefusedError, did_you_mean
+from penstock.errors import FailedError, MalformedError, RefusedError, did_you_mean
 from penstock.guard import Delivery, Rules, environment, environment_schema
 from penstock.model.events import Event
 from penstock.model.principals import Principal
@@ -100,8 +100,8 @@ class ViewRequest:
     def of(cls, options: Mapping[str, str]) -> "ViewRequest":
         """Read the options.
 
-        Raises `MalformedError` (`view.option`, `view.keys`), `RefusedError` (`view.remote`), as `view`, and as
-        `KeyFiles.read`.
+        Raises `MalformedError` (`view.option`, `view.keys`, `view.files`), `RefusedError` (`view.remote`),
+        `FailedError` (`pipeline.no-input`), as `view`, and as `KeyFiles.read`.
         """
         given = dict(options)
         for name in given:
@@ -129,10 +129,21 @@ class ViewRequest:
         ids = given.get("ids", "false").lower() == "true"
         keys = _keys(given)
         found = cls(path, given["policy"], program, known, policy.zone, dict(policy.facts), bound, ids, keys=keys)
+        if not Path(path).exists():
+            raise FailedError(
+                "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path; it is one of this machine"
+            )
         found.check_keys()
         if not found.is_output:
-            found = replace(found, folders=found.named_folders())
-            found.check()
+            try:
+                found = replace(found, folders=found.named_folders())
+                found.check()
+            except pa.ArrowInvalid as error:
+                raise MalformedError(
+                    "view.files",
+                    f"`{path}` has files that are not Parquet",
+                    hint="read them with `spark.read`, and use `penstock.spark.view`, which takes any DataFrame",
+                ) from error
         return found
 
     def check_keys(self) -> None:

@@ -77,6 +77,7 @@ from penstock.pipeline.ingest.mapping import (
     FromColumn,
     MappedFormat,
     Origin,
+    naming_type,
     read_mapping,
 )
 from penstock.pipeline.ingest.mapping import Mapping as TableMapping
@@ -295,6 +296,12 @@ class EventColumns:
         `publishers` are principals that plans may contain. Unless it is `whole`, a row has only the columns of the data
         that its event is made of.
         """
+        if not isinstance(df, DataFrame):
+            raise MalformedError(
+                "view.data",
+                f"the data are a `{type(df).__name__}`, and not a DataFrame of Spark",
+                hint="read files with `spark.read`, and convert tables with `spark.createDataFrame`",
+            )
         ids = {str(attribute.id) for attribute in program.event_type.attributes}
         if mapping is None and ids and ids <= set(df.columns):
             found = cls._travelling(df, policy, program)
@@ -356,11 +363,12 @@ class EventColumns:
         own = {name: _data(number) for number, name in enumerate(df.columns) if whole or name in read}
         records = df.select(*(quoted(name).alias(alias) for name, alias in own.items()))
         checked = check_table(records, bound, columns=own)
-        names = {
+        stand = {
             name: origin.column
             for name, origin in zip(METADATA, (mapping.id, mapping.time, mapping.source), strict=True)
             if isinstance(origin, FromColumn)
         }
+        names = {name: name if column == _made(name) else column for name, column in stand.items()}
         (version,) = checked.versions
         values = {
             str(a.id): converted.value if (converted := version.values.get(a.name)) else literal(None, a.spec.kind)
@@ -379,7 +387,7 @@ class EventColumns:
         for name, converted in version.values.items():
             problems += converted.problems(quoted(attributes[name].id))
         kinds = {str(attributes[name].id): attributes[name].spec.kind for name in plain & kept.keys()}
-        if isinstance(fields.get(names.get(TIME, "")), TimestampType):
+        if isinstance(fields.get(stand.get(TIME, "")), TimestampType):
             kinds[TIME] = Kind.TIMESTAMP
         timed = mapping.time is not _NO_TIME
         return cls(
@@ -447,6 +455,11 @@ class EventColumns:
 
 def _where(frame: DataFrame, conditions: Sequence[Column]) -> DataFrame:
     return frame.where(all_of(conditions)) if conditions else frame
+
+
+def _made(name: str) -> str:
+    """Return the name of a column that is computed for an attribute, or for an event's id, time or source."""
+    return f"@{name}"
 
 
 def _data(number: int) -> str:
@@ -621,7 +634,8 @@ def read_bound_mapping(file: str | os.PathLike[str], policy: PipelinePolicy) -> 
     with within(path):
         found = read_mapping(data)
     type_file = str(Path(path).parent / found.type_file)
-    data = read_file(type_file)
+    with naming_type(path):
+        data = read_file(type_file)
     with within(type_file):
         name = read_type(data).definition.name
     for verified in policy.types:
@@ -652,16 +666,16 @@ def _named(
     def origin(name: str) -> FromColumn | None:
         column = given.get(name, name)
         if isinstance(column, Column):
-            made[f"@{name}"] = column
-            return FromColumn(f"@{name}", _AS_IS)
+            made[_made(name)] = column
+            return FromColumn(_made(name), _AS_IS)
         if column is None or (name not in given and name in METADATA and name not in there):
             return None
         if column not in there:
             raise MalformedError(
                 "mapping.column",
                 f"there is no column `{column[:80]}` for the attribute `{name}`",
-                hint=did_you_mean(column, there, f"there are: {', '.join(sorted(there))[:400]}")
-                + f'. Name its column, `mapping={{"{name}": "…"}}`, or None if the data does not have it',
+                hint=f'name its column, `mapping={{"{name}": "…"}}`, or None if the data does not have it; '
+                + did_you_mean(column, there, f"there are: {', '.join(sorted(there))[:400]}"),
             )
         return FromColumn(column, _AS_IS)
 

@@ -13,7 +13,7 @@ from tests.pipeline.ingest_reference import SOURCE, Found, Record, define, split
 from tests.pipeline.rows import collected, same
 
 from penstock.pipeline.frames import micros
-from penstock.pipeline.ingest.event_frames import REASON
+from penstock.pipeline.ingest.event_frames import REASON, WORDS
 from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv, run_ingest
 from penstock.pipeline.ingest.mapping import BoundMapping, CsvLayout, read_mapping
 from penstock.pipeline.ingest.records import COLUMNS, ORIGINAL, POSITION, csv_records
@@ -215,12 +215,12 @@ def test_a_column_may_stand_anywhere_and_must_stand_once(spark: SparkSession, tm
     (tmp_path / "less.csv").write_bytes(TOP.replace(b"Farbe", b"Colour") + b"\n" + line() + b"\n" + line())
     (tmp_path / "empty.csv").write_bytes(b"")
     ingested = ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT)
-    found = [(row["@file"].rsplit("/", 1)[1], row[REASON]) for row in collected(ingested.tagged)]
+    found = [(row["@file"].rsplit("/", 1)[1], row[REASON], row[WORDS]) for row in collected(ingested.tagged)]
     assert sorted(found) == [
-        ("less.csv", "ingest.header"),
-        ("less.csv", "ingest.header"),
-        ("turned.csv", None),
-        ("twice.csv", "ingest.header"),
+        ("less.csv", "ingest.header", "the header lacks the column `Farbe`"),
+        ("less.csv", "ingest.header", "the header lacks the column `Farbe`"),
+        ("turned.csv", None, None),
+        ("twice.csv", "ingest.header", "the header has the column `Nr` several times"),
     ]
 
 

@@ -2,12 +2,21 @@
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from tests.pipeline.ingest_reference import SOURCE, define
 
-from penstock.errors import MalformedError
-from penstock.pipeline.ingest.mapping import ConstantColumn, FromColumn, MappedFormat, read_mapping, time_format
+from penstock.errors import FailedError, MalformedError
+from penstock.pipeline.ingest.mapping import (
+    ConstantColumn,
+    FromColumn,
+    MappedFormat,
+    naming_type,
+    read_mapping,
+    time_format,
+)
+from penstock.store.files.files import read_file
 
 FIRST, _ = define()
 HEAD = 'type = "t.type"\nformat = "csv"\n'
@@ -31,6 +40,13 @@ def test_what_a_mapping_says() -> None:
     assert bound["level"] == ConstantColumn(1.0)
     assert bound["due-by"] == ConstantColumn(datetime(2025, 12, 31, 23, tzinfo=UTC))
     assert mapping.bind(FIRST).columns == ("n", "t", "s", "c")
+
+
+def test_a_type_file_that_is_missing_is_told_who_names_it(tmp_path: Path) -> None:
+    with pytest.raises(FailedError, match=r"no file .*t\.type") as missing, naming_type("m/meter.toml"):
+        read_file(str(tmp_path / "t.type"))
+    assert missing.value.code == "file.missing"
+    assert "`type` in the mapping `m/meter.toml`" in (missing.value.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Plant:
     def admit(self) -> Job:
         return Admit(self.path("ingested"), self.types(), self.desk())
 
-    def deliver(self, chosen: Layout = Layout.PROGRAM) -> Job:
+    def deliver(self, chosen: Layout = Layout.PROGRAM) -> DeliverJob:
         return DeliverJob(self.path("admitted"), self.types(), self.desk(), chosen)
 
     def write(self, files: int = 1) -> None:

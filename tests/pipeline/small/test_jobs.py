@@ -1,6 +1,7 @@
 """The jobs without Spark write what Spark's write, and either reads what the other wrote."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,32 @@ def test_each_job_writes_what_spark_writes(spark: SparkSession, plant: Plant) ->
 
 
 @pytest.mark.long
+def test_one_reader_alone_gets_what_spark_delivers_to_it(spark: SparkSession, plant: Plant) -> None:
+    for name, out in (("ingest", "ingested"), ("admit", "admitted")):
+        small(plant, name, out)
+    SmallDeliver(Path(plant.path("admitted")), plant.desk(), Layout.PROGRAM, "engineer").run(
+        Path(plant.path("one")), overwrite=False
+    )
+    run(replace(plant.deliver(), reader="engineer"), spark, plant.path("one on spark"))
+    assert said(plant.path("one")) == said(plant.path("one on spark"))
+    assert rows(spark, plant.path("one/rows")) == rows(spark, plant.path("one on spark/rows"))
+    assert records(plant.path("one/decisions")) == records(plant.path("one on spark/decisions"))
+
+
+def test_nothing_is_left_behind_for_a_subscriber_that_the_policy_does_not_have(plant: Plant) -> None:
+    for name, out in (("ingest", "ingested"), ("admit", "admitted")):
+        small(plant, name, out)
+    delivered = Path(plant.path("delivered"))
+    job = SmallDeliver(Path(plant.path("admitted")), plant.desk(), Layout.PROGRAM, "enginer")
+    with pytest.raises(MalformedError, match="no subscriber `enginer`") as caught:
+        job.run(delivered, overwrite=False)
+    assert caught.value.code == "pipeline.unknown-subscriber"
+    assert not delivered.exists()
+    with pytest.raises(MalformedError, match="no subscriber `enginer`"):
+        replace(plant.deliver(), reader="enginer")
+
+
+@pytest.mark.long
 def test_folders_of_readers(spark: SparkSession, plant: Plant) -> None:
     small(plant, "ingest", "admitted")
     small(plant, "deliver", "small", layout=Layout.SUBSCRIBER)
@@ -147,6 +174,12 @@ def test_readers_without_a_view(plant: Plant) -> None:
     with pytest.raises(MalformedError) as unknown:
         view_rows(Path(plant.path("delivered")), "nobody")
     assert unknown.value.code == "pipeline.unknown-subscriber"
+    with pytest.raises(FailedError, match="the output of another job") as early:
+        view_rows(Path(plant.path("admitted")), "engineer")
+    assert early.value.code == "layout.incomplete"
+    assert "penstock pipeline deliver" in (early.value.hint or "")
+    with pytest.raises(NotSmallError):
+        view_rows(Path(plant.path("nowhere")), "engineer")
 
 
 def test_what_is_not_small_is_left_to_spark(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.manifest import PROGRAM as PROGRAM
 from penstock.pipeline.enforce.manifest import SUBSCRIBER as SUBSCRIBER
+from penstock.pipeline.enforce.manifest import asked_programs, subscribers_of
 from penstock.pipeline.enforce.manifest import no_view as no_view
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import (
@@ -35,7 +36,6 @@ from penstock.pipeline.enforce.programs import (
     Shape,
     Slots,
     equality,
-    programs_of,
     shape_of,
     shared_shape,
     span,
@@ -610,13 +610,7 @@ def _programs(
     policy: PipelinePolicy, *, own_filters: bool, reader: str | None
 ) -> tuple[tuple[Program, ...], Sequence[str]]:
     """Return the programs of a policy, or of one reader, and who asked for them."""
-    asked = programs_of(policy)
-    names = [one.name for one in policy.subscribers]
-    if reader is not None:
-        if reader not in names:
-            raise no_view(reader, names, ())
-        names = [reader]
-        asked = tuple(replace(program, readers=(reader,)) for program in asked if reader in program.readers)
+    asked, names = asked_programs(policy, reader), [one.name for one in subscribers_of(policy, reader)]
     return asked if own_filters else unfiltered(asked), names
 
 

@@ -25,7 +25,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from penstock.errors import FailedError
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import VERSION, Delivered
 from penstock.pipeline.enforce.manifest import (
@@ -38,6 +37,7 @@ from penstock.pipeline.enforce.manifest import (
     ReaderView,
     StoredAttribute,
     layout_named,
+    manifests_of,
     no_view,
     policy_mark,
     reader_views,
@@ -166,20 +166,7 @@ def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
 
     Raises `FailedError` (`layout.incomplete`) where there is none, and `MalformedError` (`layout.manifest`).
     """
-    found = commits(spark, path)
-    if not found:
-        raise FailedError(
-            "layout.incomplete",
-            f"`{path}` holds no complete output",
-            hint="the run may have been stopped, or writes elsewhere: run it again",
-        )
-    if not any("format" in said for said in found.values()):
-        raise FailedError(
-            "layout.incomplete",
-            f"`{path}` is the output of another job, without views",
-            hint="give the folder that `penstock pipeline deliver` wrote",
-        )
-    return {batch: Manifest.from_dict(said) for batch, said in found.items()}
+    return manifests_of(path, commits(spark, path))
 
 
 def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:

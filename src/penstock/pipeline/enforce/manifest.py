@@ -6,10 +6,10 @@ from enum import StrEnum
 from shlex import quote
 from typing import Final
 
-from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.enforce.policy import PipelinePolicy, Program, programs_of
+from penstock.pipeline.enforce.policy import PipelinePolicy, Program, Subscriber, programs_of
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"
@@ -156,6 +156,49 @@ def reader_program(policy: PipelinePolicy, reader: str) -> Program:
         others = [one.name for one in policy.subscribers if one.name != reader]
         raise no_view(reader, others, [one.name for one in own])
     return found[0]
+
+
+def manifests_of(path: str, found: Mapping[int, Mapping[str, object]]) -> dict[int, Manifest]:
+    """Return the manifest of each complete batch of an output, by its commits.
+
+    Raises `FailedError` (`layout.incomplete`) where there is none, and `MalformedError` (`layout.manifest`).
+    """
+    if not found:
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` holds no complete output",
+            hint="the run may have been stopped, or writes elsewhere: run it again",
+        )
+    if not any("format" in said for said in found.values()):
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` is the output of another job, without views",
+            hint=f"run `penstock pipeline deliver {quote(path)} --policy POLICY --out DELIVERED`, and view its output",
+        )
+    return {batch: Manifest.from_dict(said) for batch, said in found.items()}
+
+
+def asked_programs(policy: PipelinePolicy, reader: str | None = None) -> tuple[Program, ...]:
+    """Return the programs of a policy, or those of one subscriber, with their numbers in the policy.
+
+    Raises as `subscribers_of` and `programs_of`.
+    """
+    names = {one.name for one in subscribers_of(policy, reader)}
+    asked = programs_of(policy)
+    if reader is None:
+        return asked
+    return tuple(replace(program, readers=(reader,)) for program in asked if not names.isdisjoint(program.readers))
+
+
+def subscribers_of(policy: PipelinePolicy, reader: str | None = None) -> tuple[Subscriber, ...]:
+    """Return the subscribers of a policy, or the one of a name.
+
+    Raises `MalformedError` (`pipeline.unknown-subscriber`).
+    """
+    found = tuple(one for one in policy.subscribers if reader in (None, one.name))
+    if reader is not None and not found:
+        raise no_view(reader, (one.name for one in policy.subscribers), ())
+    return found
 
 
 def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) -> PenstockError:

@@ -5,14 +5,16 @@ verified type; only a bound mapping can be used. docs/reference/mapping.md descr
 """
 
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingOf
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import MalformedError, did_you_mean
+from penstock.errors import FailedError, MalformedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, Value, canonical, check_value
@@ -315,6 +317,16 @@ def _check_options(what: str, kind: Kind, origin: FromColumn) -> None:
 
 
 # --- Reading the file ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def naming_type(file: str) -> Iterator[None]:
+    """Say of a type file that cannot be read in which mapping its name stands."""
+    try:
+        yield
+    except FailedError as error:
+        error.hint = f"its name stands under `type` in the mapping `{file}`, and begins in the folder of that"
+        raise
 
 
 def read_mapping(data: str | bytes) -> Mapping:

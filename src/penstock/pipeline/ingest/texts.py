@@ -8,10 +8,11 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from penstock.errors import did_you_mean
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Kind, Scalar
 from penstock.pipeline.ingest.mapping import ColumnFormat, CsvLayout, Rewriting, TimeFormat
 
@@ -208,7 +209,7 @@ def check_fields(
     if original.removeprefix(BOM.encode()) in (b"", b"\n", b"\r\n", b"\r"):
         raise RecordError("ingest.empty", "an empty line")
     if not has_columns(columns, layout, needed):
-        raise RecordError("ingest.header", "the header is not the one that the mapping needs")
+        raise RecordError("ingest.header", _header_words(tuple(columns), layout, tuple(needed)))
     if None in fields:
         raise RecordError("ingest.csv", "quotes or line ends stand where they must not")
     if len(fields) != len(columns):
@@ -221,6 +222,18 @@ def has_columns(columns: Sequence[str | None], layout: CsvLayout, needed: Sequen
     if layout.columns is None:
         return all(columns.count(name) == 1 for name in needed)
     return set(needed) <= set(layout.columns) and list(columns) == list(layout.columns)
+
+
+@lru_cache(maxsize=64)
+def _header_words(columns: tuple[str | None, ...], layout: CsvLayout, needed: tuple[str, ...]) -> str:
+    """Say what is wrong with a header, which all records of its file have in common."""
+    if layout.columns is not None:
+        return "the header is not the list `csv.columns` of the mapping"
+    name = next(one for one in needed if columns.count(one) != 1)
+    if name in columns:
+        return f"the header has the column `{name[:80]}` several times"
+    similar = did_you_mean(name, [one for one in columns if one is not None and one.isprintable()])
+    return f"the header lacks the column `{name[:80]}`{f': {similar}' if similar else ''}"
 
 
 def _utf8(field: str | None) -> str | None:

@@ -21,7 +21,7 @@ from penstock.pipeline.commits import DECISIONS, EVENTS, OF_UNKNOWN_TYPE, RECORD
 from penstock.pipeline.enforce.admit import REASON, admit, admit_shared
 from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver_shared, is_known
 from penstock.pipeline.enforce.layout import Layout, open_rows, store_rows, stored_rows
-from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest, no_view
+from penstock.pipeline.enforce.manifest import ROWS, SUBSCRIBER, VIEWS, Manifest, no_view, subscribers_of
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.policy import RecordingPolicy as RecordingPolicy
 from penstock.pipeline.frames import SOURCE, attributes_of, literal, metadata, quoted, transit_schema
@@ -244,6 +244,10 @@ class DeliverJob(OfEvents):
     name: str = "deliver"
     parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
 
+    def __post_init__(self) -> None:
+        # Before an output is begun: there would be nothing in it.
+        self._subscribers()
+
     @property
     def judge(self) -> SignerPolicy:
         """The policy that events are delivered by."""
@@ -313,8 +317,8 @@ class DeliverJob(OfEvents):
         policy = self.desk.policy
         return deliver_shared(events, self.types, policy, own_filters=own_filters, reader=self.reader, there=there)
 
-    def _subscribers(self) -> list[Subscriber]:
-        return [one for one in self.desk.policy.subscribers if self.reader in (None, one.name)]
+    def _subscribers(self) -> tuple[Subscriber, ...]:
+        return subscribers_of(self.desk.policy, self.reader)
 
     def _shown(self, events: DataFrame, there: Collection[str]) -> dict[str, int]:
         """Count the events that rights show to readers with a filter of their own; no other readers."""

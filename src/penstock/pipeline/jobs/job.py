@@ -253,7 +253,9 @@ def spark_errors() -> Iterator[None]:
         if is_not_found(error):
             path = (error.getMessageParameters() or {}).get("path", "the path that is to be read")
             raise FailedError(
-                "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path, and which job wrote it"
+                "pipeline.no-input",
+                f"there is nothing at `{path}`",
+                hint="check the path; if a job writes there, run that first",
             ) from error
         if (raised := raised_by_task(error)) is not None:
             raise raised from error

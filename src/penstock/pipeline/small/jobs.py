@@ -43,11 +43,14 @@ from penstock.pipeline.enforce.manifest import (
     Layout,
     Manifest,
     ReaderView,
+    asked_programs,
+    manifests_of,
     no_view,
     policy_mark,
     reader_views,
+    subscribers_of,
 )
-from penstock.pipeline.enforce.policy import PipelinePolicy, Program, RecordingPolicy, programs_of
+from penstock.pipeline.enforce.policy import PipelinePolicy, Program, RecordingPolicy, Subscriber
 from penstock.pipeline.event_columns import (
     FILE,
     INGESTED,
@@ -360,16 +363,20 @@ class SmallDeliver:
     path: Path
     desk: RecordingPolicy
     layout: Layout
+    #: the only subscriber to deliver to (default: all)
+    reader: str | None = None
 
     def run(self, out: Path, *, overwrite: bool) -> Said:
-        """Deliver, and return the description of the batch. Raises as `read_events`."""
+        """Deliver, and return the description of the batch. Raises as `read_events` and `asked_programs`."""
         policy, types = self.desk.policy, self.desk.types
-        programs = programs_of(policy)
+        subscribers, programs = subscribers_of(policy, self.reader), asked_programs(policy, self.reader)
         events = read_events(self.path, types)
         if len(programs) > SMALL_PROGRAMS or len(programs) * len(events) > SMALL_WORK:
             raise NotSmallError("there are many readers with different rights")
         versions = {str(event_type.name): event_type for event_type in types}
-        manifest = Manifest(self.layout, policy.revision, reader_views(programs), False, _without(policy, programs))
+        manifest = Manifest(
+            self.layout, policy.revision, reader_views(programs), False, _without(subscribers, programs)
+        )
         rows, shown = _delivered(policy, programs, events, versions)
         output = SmallOutput(out, "deliver", str(self.path), (ROWS, VIEWS, DECISIONS))
         common = output.open(files=f"{self.path}/{EVENTS}", overwrite=overwrite)
@@ -377,7 +384,7 @@ class SmallDeliver:
         counted = {name: len(rows[view.program]) for name, view in manifest.views.items()}
         counted |= dict.fromkeys(manifest.without_rights, 0)
         read = _most(event.type for event in events)
-        for one in policy.subscribers:
+        for one in subscribers:
             key = one.type.event_type.key
             whole = sum(
                 count
@@ -443,9 +450,9 @@ class SmallDeliver:
                 write_rows(output.path / VIEWS / place, columns, own)
 
 
-def _without(policy: PipelinePolicy, programs: Sequence[Program]) -> tuple[str, ...]:
+def _without(subscribers: Iterable[Subscriber], programs: Sequence[Program]) -> tuple[str, ...]:
     reading = {reader for program in programs for reader in program.readers}
-    return tuple(one.name for one in policy.subscribers if one.name not in reading)
+    return tuple(one.name for one in subscribers if one.name not in reading)
 
 
 def _delivered(
@@ -495,11 +502,9 @@ def view_rows(path: Path, subscriber: str) -> tuple[tuple[str, ...], list[Row]]:
     Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`),
     `RefusedError` (`pipeline.no-rights`), and `NotSmallError` for a large output.
     """
-    found = read_commits(path)
-    if not found or not any("format" in said for said in found.values()):
-        # Spark says what is wrong.
-        raise NotSmallError("the folder has no views")
-    manifests = {batch: Manifest.from_dict(said) for batch, said in found.items()}
+    if not path.is_dir():
+        raise NotSmallError("there is no such folder on this machine")
+    manifests = manifests_of(str(path), read_commits(path))
     theirs = {batch: manifest for batch, manifest in manifests.items() if subscriber in manifest.views}
     if not theirs:
         last = manifests[max(manifests)]

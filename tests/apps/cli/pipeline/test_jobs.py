@@ -63,7 +63,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert f"{RECORDS - events} records in quarantine" in aside
     unseen = plant("pipeline", "view", "ingested", "engineer")
     assert (unseen.status, unseen.code) == (3, "layout.incomplete")
-    assert "`penstock pipeline deliver`" in unseen.err
+    assert "run `penstock pipeline deliver " in unseen.err
     data = plant.ok("pipeline", "admit", "ingested", *POLICY_FILE, "--out", "admitted", "-o", "json").json
     assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decision records": 8}
     assert data["reasons"] == {"guard.denied": events - passed}
@@ -240,7 +240,7 @@ def test_a_header_that_does_not_fit_is_told_what_it_lacks(capsys: pytest.Capture
     job = Ingest(MappedTables("in", bound), lambda: NOW)
     counts = {"read": 1, "events": 0, "quarantined": 1}
     done_answer(job, "out", Done(counts, {"ingest.header": 1}, 1, 1.0, 1)).render()
-    assert "the mapping needs the columns n, t, s\n" in capsys.readouterr().out
+    assert "the mapping needs the columns n, t, s; the quarantine names" in capsys.readouterr().out
 
 
 def test_without_spark_it_says_what_to_install(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import need_type
-from penstock.apps.cli.shared.describe import Wording, instant_text, statement_data
+from penstock.apps.cli.shared.describe import Wording, instant_text, spec_text, statement_data
 from penstock.apps.cli.shared.events import given_twice, parse_value, split_pair
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
@@ -30,7 +30,7 @@ from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import AttributeId, check_token
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import Kind, Value, check_value
+from penstock.model.values import Kind, Value, check_value, checked_value
 from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import (
     DECISION,
@@ -93,7 +93,8 @@ class RightOptions:
         "--set",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Force this value of an attribute, whatever the publisher writes. Can be repeated.",
+        help="Force this value of an attribute: publishers' events are given it, and subscribers receive only events"
+        " that have it. Can be repeated.",
     )
     where: tuple[str, ...] = option(
         "--where",
@@ -211,7 +212,11 @@ class RightOptions:
             )
         spec = known.by_id[found].spec
         read = parse_value(spec.kind, value, name)
-        spec.check(read)
+        try:
+            checked_value(name, spec, read)
+        except MalformedError as error:
+            error.hint = error.hint or f"its values are: {spec_text(spec)}"
+            raise
         return found, read
 
     def _rights(self) -> list[Right] | None:

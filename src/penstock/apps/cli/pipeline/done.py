@@ -134,7 +134,8 @@ def _advice(job: str, out: str, done: Done, columns: Sequence[str]) -> Iterator[
     if job != "ingest":
         return
     if "ingest.header" in done.reasons and columns:
-        yield f"ingest.header: the mapping needs the columns {', '.join(columns)}"
+        needed = ", ".join(columns)
+        yield f"ingest.header: the mapping needs the columns {needed}; the quarantine names what a file lacks"
     yield f"what does not fit is in quarantine: `penstock pipeline quarantine {out}` says why, and shows some"
 
 

@@ -25,7 +25,6 @@ from penstock.apps.cli.pipeline.runs import (
     AuditRun,
     admit_job,
     audit_job,
-    bound_mapping,
     clock,
     comparison,
     deliver_job,
@@ -36,6 +35,7 @@ from penstock.apps.cli.pipeline.runs import (
     view_rows,
     whatif_job,
 )
+from penstock.apps.cli.pipeline.small import bound_mapping
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from pyspark.errors import PySparkException
@@ -22,8 +21,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from penstock.apps.cli.pipeline.done import Done as Done
 from penstock.apps.cli.pipeline.done import shown_value
 from penstock.apps.cli.pipeline.spark_session import Remote, Started
-from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError
 from penstock.pipeline.audit import AuditReport
@@ -31,7 +28,7 @@ from penstock.pipeline.comparison import PolicyComparison
 from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import ConstantsIn, PipelinePolicy, known_types, load_policy
 from penstock.pipeline.frames import ID, TIME, quoted
-from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
+from penstock.pipeline.ingest.mapping import BoundMapping
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource, table_records
 from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
@@ -266,16 +263,6 @@ def _desk(policy: PipelinePolicy, job: str, session: CommandSession) -> Recordin
 def _hiding(policy: PipelinePolicy, constants: ConstantsIn | None) -> PipelinePolicy:
     """Return a policy that hides its constants, or not, if an option says so."""
     return policy if constants is None else replace(policy, constants=constants)
-
-
-def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> BoundMapping:
-    """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
-    data = read_bytes(file)
-    with within(file):
-        mapping = read_mapping(data)
-    verified, _ = shelf.verified(str(Path(file).parent / mapping.type_file), session.now)
-    with within(file):
-        return mapping.bind(verified)
 
 
 def ingest_job(  # noqa: PLR0913  # each way to say what is read

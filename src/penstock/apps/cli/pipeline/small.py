@@ -32,7 +32,7 @@ from penstock.pipeline.commits import Said
 from penstock.pipeline.comparison import FailOn, whatif_html
 from penstock.pipeline.enforce.manifest import Layout
 from penstock.pipeline.enforce.policy import RecordingPolicy, load_policy
-from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
+from penstock.pipeline.ingest.mapping import BoundMapping, naming_type, read_mapping
 from penstock.pipeline.small.folders import NotSmallError, read_commits
 from penstock.pipeline.small.jobs import SmallAdmit, SmallDeliver, SmallIngest, local_path, open_quarantine, view_rows
 from penstock.pipeline.small.whatif import SmallWhatIf
@@ -75,7 +75,7 @@ class _Ingest:
 def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     """Turn records into typed events."""
     path = local_path(options.source)
-    bound = None if options.mapping is None else _bound(options.mapping, options.shelf, session)
+    bound = None if options.mapping is None else bound_mapping(options.mapping, options.shelf, session)
     types = tuple(options.shelf.verified(one, session.now)[0] for one in options.type_files)
     if options.policy_file is not None:
         types += load_policy(options.policy_file, session.now).types
@@ -85,11 +85,13 @@ def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     return options.place.run("ingest", job, () if bound is None else bound.columns)
 
 
-def _bound(file: str, shelf: ShelfOptions, session: CommandSession) -> BoundMapping:
+def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> BoundMapping:
+    """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
     data = read_bytes(file)
     with within(file):
         mapping = read_mapping(data)
-    verified, _ = shelf.verified(str(Path(file).parent / mapping.type_file), session.now)
+    with naming_type(file):
+        verified, _ = shelf.verified(str(Path(file).parent / mapping.type_file), session.now)
     with within(file):
         return mapping.bind(verified)
 
@@ -130,6 +132,7 @@ class _Deliver:
     layout: str = option(
         "--layout", type=click.Choice([one.value for one in Layout]), default="program", help="Layout."
     )
+    reader: str | None = option("--reader", metavar="NAME", help="Deliver to this subscriber only.")
     place: _Place
 
 
@@ -138,7 +141,7 @@ def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
     """Write for all subscribers of a policy what they may see."""
     path = local_path(options.source)
     desk = _desk(options.policy_file, "deliver", session)
-    return options.place.run("deliver", SmallDeliver(path, desk, Layout(options.layout)))
+    return options.place.run("deliver", SmallDeliver(path, desk, Layout(options.layout), options.reader))
 
 
 @option_class
