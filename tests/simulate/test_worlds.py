@@ -21,7 +21,7 @@ SOAK_OPTIONS = {
     "sealing": {"size": 30},
     "components": {"size": 10, "seconds": 8},
     "decisions": {"size": 44},
-    "roles": {"size": 220},
+    "roles": {"size": 250},
     "rule-book": {"size": 180},
 }
 #: seeds that share one start of their world, where starting takes long
