@@ -369,6 +369,11 @@ def test_what_another_policy_would_change(spark: SparkSession) -> None:
     same = whatif(typed(spark), before, before)
     assert str(same) == "nothing changes\n30 events under two policies"
     assert "nothing changes" in same._repr_html_()
+    untold = replace(same, unknown=("guard a",), closed=("<b>",), unknown_type=500)
+    for text in (str(untold), untold._repr_html_()):
+        assert "the history does not tell: guard a" in text
+        assert "500 events of types that neither policy has" in text
+    assert "no key for &lt;b&gt;: all its values are empty" in untold._repr_html_()
     transit = transit_frame(spark, [SIGHTING], sightings(30))
     assert compared.changes == compare(transit, before, after, types=[SIGHTING]).changes
     dated = one("speed > 3", when=When(Validity.between(NOON, NOON)))

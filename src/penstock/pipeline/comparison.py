@@ -141,18 +141,35 @@ class PolicyComparison:
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*(lines if self.changes else ["nothing changes"]), self._events])
+        return "\n".join([*(lines if self.changes else ["nothing changes"]), *self.remarks(), self._events])
 
     def _repr_html_(self) -> str:
         """Return the table, for notebooks."""
         head, *rows = (tuple(map(escape, row)) for row in self._rows())
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
         table = f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>{body}</table>"
-        return f"{table if rows else '<p>nothing changes</p>'}<p>{self._events}</p>"
+        remarks = "".join(f"<p>{escape(one)}</p>" for one in (*self.remarks(), self._events))
+        return f"{table if rows else '<p>nothing changes</p>'}{remarks}"
+
+    def remarks(self) -> list[str]:
+        """Return sentences about what the table does not say: what could not be compared, and why."""
+        found = []
+        if self.unknown:
+            found.append(
+                f"the history does not tell: {', '.join(self.unknown)}; rights that ask for it count as not given"
+            )
+        found += closed_remarks(self.closed, self.events)
+        if self.passed_over:
+            others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in self.passed_over)
+            found.append(f"not compared, because the history is of other types: {others}")
+        if self.unknown_type:
+            events = _counted(self.unknown_type)
+            found.append(f"{events} of types that neither policy has: nobody is given those")
+        return [printable(one) for one in found]
 
     @property
     def _events(self) -> str:
-        return f"{self.events:,} event{'' if self.events == 1 else 's'} under two policies"
+        return f"{_counted(self.events)} under two policies"
 
     def as_dict(self) -> dict[str, object]:
         """Return the comparison as plain data, for JSON."""
@@ -168,6 +185,15 @@ class PolicyComparison:
             "publishers": len(self.publishers),
             "unknown_type": self.unknown_type,
         }
+
+
+def closed_remarks(names: Iterable[str], events: int) -> list[str]:
+    """Return sentences about attributes of a sealed log that are empty."""
+    return [f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}" for name in names]
+
+
+def _counted(events: int) -> str:
+    return f"{events:,} event{'' if events == 1 else 's'}"
 
 
 def fails_on(comparison: PolicyComparison, what: FailOn) -> bool:

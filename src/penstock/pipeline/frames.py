@@ -233,11 +233,17 @@ def literal(value: Scalar, kind: Kind) -> Column:
     return F.lit(value).cast(SPARK_TYPES[kind])
 
 
+def hide_tables(spark: SparkSession) -> None:
+    """Keep small tables out of requests to a Spark Connect server, which logs them."""
+    spark.conf.set("spark.sql.session.localRelationCacheThreshold", "0")
+
+
 def unprinted(spark: SparkSession, values: Sequence[object], kind: pa.DataType) -> Column:
     """Return an array of constants that are neither printed in plans nor part of compiled code: a subquery.
 
     For another literal, or another number as a subquery, Spark would compile a stage again.
     """
+    hide_tables(spark)
     return spark.createDataFrame(pa.table({"values": pa.array([values], pa.list_(kind))})).scalar()
 
 

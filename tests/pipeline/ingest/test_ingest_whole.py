@@ -172,6 +172,17 @@ def test_bad_records_are_found_again_by_their_places(
     assert asked == [6 if form == "parquet" else 3]
 
 
+def test_sources_with_a_collation_are_checked_as_letters(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [(str(number), AT, text) for number, text in enumerate((str(who(2)), str(who(2)).upper()))]
+    frame = spark.createDataFrame(rows, "n string, t timestamp, p string COLLATE UTF8_LCASE").coalesce(1)
+    frame.write.parquet(str(tmp_path / "in"))
+    bound = read_mapping(re.sub("source = .*", 'source = "p"', PARQUET_MAPPING)).bind(FIRST)
+    separate = ingest_table(read_parquet(spark.read, str(tmp_path / "in")), bound, AT).separate
+    assert separate is not None
+    assert [row[REASON] for row in separate.brief().orderBy(NUMBER).collect()] == [None, "ingest.source"]
+    assert spark.conf.get("spark.sql.session.localRelationCacheThreshold") == "0", "requests have no publishers"
+
+
 @pytest.mark.parametrize("sampled", [2, 1_000])
 def test_likely_publishers_are_recognised_and_every_other_source_is_checked(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: int

@@ -15,6 +15,7 @@ from tests.pipeline.jobs_plant import NAME, POLICY, build, build_revocable, inte
 from tests.pipeline.rows import transit_frame
 from tests.trust.kit import NOW, grant, refused, who
 
+from penstock.errors import MalformedError
 from penstock.guard import Effect, EventRequest, decide
 from penstock.guard.capabilities import CapabilityAuthority, Revoking
 from penstock.model import Event
@@ -130,8 +131,26 @@ def test_what_adds_up_over_one_policy_stops_where_it_is_another(policy: Path) ->
     step = steps(policy, sums=True)
     step()
     revoke(policy.parent, 5, "statistics")
-    with refused("pipeline.policy-changed"):
-        step()
+    for _ in range(2):
+        with refused("pipeline.policy-changed"):
+            step()
+
+
+def test_a_batch_after_one_whose_job_could_not_be_made_does_not_go_by_the_old_policy(policy: Path) -> None:
+    asked: list[str] = []
+
+    def make(policies: tuple[PipelinePolicy, ...]) -> Noted:
+        if asked:
+            raise MalformedError("pipeline.unknown-subscriber", "gone")
+        return Noted(policies, asked)
+
+    step = Steps(ByPolicy(Watched((str(policy),), lambda: NOW), make))
+    step()
+    revoke(policy.parent, 5, "statistics")
+    for _ in range(2):
+        with refused("pipeline.unknown-subscriber"):
+            step()
+    assert len(asked) == 1
 
 
 # --- What readers and publishers get ---------------------------------------------------------------------------------

@@ -23,7 +23,16 @@ from penstock.pipeline.enforce.policy import Program as Program
 from penstock.pipeline.enforce.policy import answered as answered
 from penstock.pipeline.enforce.policy import programs_of as programs_of
 from penstock.pipeline.enforce.policy import unfiltered as unfiltered
-from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, literal, micros, quoted
+from penstock.pipeline.frames import (
+    ColumnSource,
+    ParameterLike,
+    PlainColumn,
+    form_of,
+    hide_tables,
+    literal,
+    micros,
+    quoted,
+)
 from penstock.pipeline.shared_columns import OF, SharedColumns
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
@@ -358,8 +367,7 @@ def table(spark: SparkSession, kinds: Mapping[str, Kind], rows: Iterable[Sequenc
         name: pa.array(values, type=_STORED[kind]) for (name, kind), values in zip(kinds.items(), stored, strict=True)
     }
     fields = [pa.field(name, values.type, nullable=values.null_count > 0) for name, values in columns.items()]
-    # A Spark Connect server logs the requests that it gets, and tables up to this size stand in them.
-    spark.conf.set("spark.sql.session.localRelationCacheThreshold", "0")
+    hide_tables(spark)
     return spark.createDataFrame(pa.table(columns, schema=pa.schema(fields)))
 
 

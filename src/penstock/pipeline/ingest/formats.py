@@ -414,7 +414,8 @@ def check_table(
     }
     frame = table.frame.select("*", *(text.alias(named[key]) for key, text in texts.items())) if texts else table.frame
     if from_source is not None:
-        publisher = converted("the source", _TEXT, from_source).value
+        # As letters: a column of a table can have a collation, by which others are equal to them.
+        publisher = converted("the source", _TEXT, from_source).value.cast("string")
         principal = publisher.rlike(PRINCIPAL)
         if publishers is not None:
             principal = F.array_contains(publishers, publisher) | principal

@@ -325,8 +325,8 @@ def naming_type(file: str) -> Iterator[None]:
     try:
         yield
     except FailedError as error:
-        error.hint = f"its name stands under `type` in the mapping `{file}`, and begins in the folder of that"
-        raise
+        hint = f"its name stands under `type` in the mapping `{file}`, and begins in the folder of that"
+        raise FailedError(error.code, error.message, hint=hint) from None
 
 
 def read_mapping(data: str | bytes) -> Mapping:

@@ -224,15 +224,20 @@ def has_columns(columns: Sequence[str | None], layout: CsvLayout, needed: Sequen
     return set(needed) <= set(layout.columns) and list(columns) == list(layout.columns)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1)
 def _header_words(columns: tuple[str | None, ...], layout: CsvLayout, needed: tuple[str, ...]) -> str:
     """Say what is wrong with a header, which all records of its file have in common."""
-    if layout.columns is not None:
+    there = columns if layout.columns is None else layout.columns
+    name = next((one for one in needed if there.count(one) != 1), None)
+    if name is None:
         return "the header is not the list `csv.columns` of the mapping"
-    name = next(one for one in needed if columns.count(one) != 1)
-    if name in columns:
+    if layout.columns is not None:
+        return f"`csv.columns` of the mapping lacks the column `{name[:80]}`"
+    if name in there:
         return f"the header has the column `{name[:80]}` several times"
-    similar = did_you_mean(name, [one for one in columns if one is not None and one.isprintable()])
+    # A line with no name that is needed is perhaps no header, but a record.
+    names = [one for one in there if one is not None and one.isprintable()] if {*needed} & {*there} else ()
+    similar = did_you_mean(name, names)
     return f"the header lacks the column `{name[:80]}`{f': {similar}' if similar else ''}"
 
 

@@ -341,9 +341,12 @@ class ByPolicy(Generic[J]):
     watched: Watched
     make: Make[J]
     job: J = field(init=False)
+    #: the policies that the job was made of
+    _made_of: tuple[PipelinePolicy, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.job = self.make(self.watched.policies)
+        self._made_of = self.watched.policies
+        self.job = self.make(self._made_of)
 
     @property
     def name(self) -> str:
@@ -382,14 +385,17 @@ class ByPolicy(Generic[J]):
 
         Raises what reading it raises, and `RefusedError` (`pipeline.policy-changed`).
         """
-        if self.watched.renew():
-            before, self.job = self.job, self.make(self.watched.policies)
-            if self.job.source != before.source:
+        latest = self.watched.latest()
+        if latest is not self._made_of:
+            made = self.make(latest)
+            if made.source != self.job.source:
                 raise RefusedError(
                     "pipeline.policy-changed",
                     f"a policy of `{self.name}` has changed, and the results so far belong to the old one",
                     hint="start again in another folder or with --overwrite",
                 )
+            # Only now: a batch after one that was refused must not go by the old policies.
+            self.job, self._made_of = made, latest
         return self.job.arrived(batch)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:

@@ -179,7 +179,7 @@ def test_wrong_use_is_said_to_be_so(people: Shell, more: tuple[str, ...], code: 
 def test_a_forced_value_that_does_not_fit_is_told_what_does(people: Shell) -> None:
     ran = people(*issue("--to", "met", "--type-file", "plate.type", "--right", "publish", "--set", "zone=east"))
     assert "attribute `zone`: the value is outside" in ran.err
-    assert "hint: its values are: string, one of north, south" in ran.err
+    assert "hint: `zone` is string, one of north, south" in ran.err
 
 
 def test_a_selector_error_points_at_the_place(people: Shell) -> None:

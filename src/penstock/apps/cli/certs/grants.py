@@ -9,8 +9,8 @@ import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import need_type
-from penstock.apps.cli.shared.describe import Wording, instant_text, spec_text, statement_data
-from penstock.apps.cli.shared.events import given_twice, parse_value, split_pair
+from penstock.apps.cli.shared.describe import Wording, instant_text, statement_data
+from penstock.apps.cli.shared.events import check_fits, given_twice, parse_value, split_pair
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
     RIGHT,
@@ -30,7 +30,7 @@ from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import AttributeId, check_token
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import Kind, Value, check_value, checked_value
+from penstock.model.values import Kind, Value, check_value
 from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import (
     DECISION,
@@ -212,11 +212,7 @@ class RightOptions:
             )
         spec = known.by_id[found].spec
         read = parse_value(spec.kind, value, name)
-        try:
-            checked_value(name, spec, read)
-        except MalformedError as error:
-            error.hint = error.hint or f"its values are: {spec_text(spec)}"
-            raise
+        check_fits(name, spec, read)
         return found, read
 
     def _rights(self) -> list[Right] | None:

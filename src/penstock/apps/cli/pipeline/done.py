@@ -14,7 +14,7 @@ from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import RefusedError
 from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.commits import CLOSED, TO, Said, add_up, names_said
-from penstock.pipeline.comparison import FailOn, PolicyComparison, VisibilityChange, fails_on, listed
+from penstock.pipeline.comparison import FailOn, PolicyComparison, VisibilityChange, closed_remarks, fails_on, listed
 from penstock.pipeline.enforce.manifest import WITHOUT_RIGHTS
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.pages import number_text
@@ -97,7 +97,7 @@ def _show_done(job: str, out: str, done: Done, columns: Sequence[str]) -> Iterat
         more = f" and {len(some) - _READERS:,} more" if len(some) > _READERS else ""
         yield f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing"
     yield f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}"
-    yield from show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
+    yield from closed_remarks(done.closed, done.counts.get("events", done.counts.get("read", 0)))
     yield f"wrote {out}"
     yield from (f"wrote {counted(count, 'row')} to {name}" for name, count in done.to.items())
     yield from _advice(job, out, done, columns)
@@ -113,12 +113,6 @@ def _show_delivered(delivered: Mapping[str, int]) -> Iterator[Shown]:
     )
     if others := [*delivered.values()][_READERS:]:
         yield f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}"
-
-
-def show_closed(names: Iterable[str], events: int) -> Iterator[Shown]:
-    """Yield which attributes of a sealed log are empty."""
-    for name in names:
-        yield f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}"
 
 
 def _advice(job: str, out: str, done: Done, columns: Sequence[str]) -> Iterator[str]:
@@ -279,14 +273,7 @@ def _show_comparison(found: PolicyComparison, names: Petnames) -> Iterator[Shown
             yield grid_table((who, "type", "attribute", "gains", "loses", "such as"), rows)
     if not found.changes:
         yield "nothing changes"
-    if found.unknown:
-        yield f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given"
-    yield from show_closed(found.closed, found.events)
-    if found.passed_over:
-        others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
-        yield f"not compared, because the history is of other types: {others}"
-    if found.unknown_type:
-        yield f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those"
+    yield from found.remarks()
     compared = f"{counted(len(found.readers), 'reader')} compared, and {counted(len(found.publishers), 'publisher')}"
     yield f"{counted(found.events, 'event')} under two policies, {compared}"
 

@@ -90,8 +90,10 @@ def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> Bo
     data = read_bytes(file)
     with within(file):
         mapping = read_mapping(data)
+    type_file = str(Path(file).parent / mapping.type_file)
     with naming_type(file):
-        verified, _ = shelf.verified(str(Path(file).parent / mapping.type_file), session.now)
+        read_bytes(type_file)
+    verified, _ = shelf.verified(type_file, session.now)
     with within(file):
         return mapping.bind(verified)
 

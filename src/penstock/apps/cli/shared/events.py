@@ -197,13 +197,16 @@ def of_pairs(event_type: EventType, pairs: Iterable[str]) -> dict[str, Scalar]:
             raise given_twice(name, "give each attribute once")
         kind = _kind(event_type, name)
         values[name] = None if not written and kind is not Kind.STRING else parse_value(kind, written, name)
-        spec = event_type.by_name[name].spec
-        try:
-            checked_value(name, spec, values[name])
-        except MalformedError as error:
-            error.hint = error.hint or f"`{name}` is {spec_text(spec)}"
-            raise
+        check_fits(name, event_type.by_name[name].spec, values[name])
     return values
+
+
+def check_fits(name: str, spec: AttributeSpec, value: Scalar) -> None:
+    """Check the value of an attribute. Raises `MalformedError` as `checked_value`, which says what fits."""
+    try:
+        checked_value(name, spec, value)
+    except MalformedError as error:
+        raise MalformedError(error.code, error.message, hint=error.hint or f"`{name}` is {spec_text(spec)}") from None
 
 
 def of_lines(lines: Iterable[bytes], first: int) -> Iterator[tuple[int, EventDraft | Unreadable]]:
