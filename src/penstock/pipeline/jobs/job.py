@@ -394,7 +394,7 @@ class ByPolicy(Generic[J]):
                     f"a policy of `{self.name}` has changed, and the results so far belong to the old one",
                     hint="start again in another folder or with --overwrite",
                 )
-            # Only now: a batch after one that was refused must not go by the old policies.
+            # Only now: a batch after one that was refused must not be decided by the old policies.
             self.job, self._made_of = made, latest
         return self.job.arrived(batch)
 
