@@ -24,6 +24,8 @@ class Counting:
 
     name = "counting"
     fault_kinds = ("partition", "slow")
+    step_kinds: Mapping[str, tuple[str, ...]] = {"up": (), "look": (), "fail": ()}
+    option_names = ()
     processes = ("one", "two")
     seconds = 10.0
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from penstock.errors import MalformedError
 from penstock.simulate.explore import explore
 from penstock.simulate.run import run
 from penstock.simulate.scenario import SimulationScenario
@@ -34,6 +35,43 @@ def test_nothing_is_violated(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ('world = "roles"\nsteps = ["1 aks gate1 ann"]', "no step `aks`", "there are: duty, work, visit, enter"),
+        ('world = "roles"\nsteps = ["1 entr gate1 ann"]', "no step `entr`", "did you mean `enter`?"),
+        ('world = "roles"\nsteps = ["1 enter gate1"]', "it needs GATE PERSON", "write `SECONDS enter GATE PERSON`"),
+        ('world = "roles"\nsteps = ["1 enter gate9 ann"]', "no process `gate9`", "did you mean"),
+        ('world = "roles"\nsteps = ["-1 enter gate1 ann"]', "has a time that is not from 0", ""),
+        ('world = "roles"\nfaults = ["1 crash 1e99 gate1"]', "has a time that is not from 0", ""),
+        ('world = "roles"\nfaults = ["nan crash 1 gate1"]', "has a time that is not from 0", ""),
+        ('world = "roles"\nfaults = ["1 crsh 1 gate1"]', "no kind of fault", "did you mean `crash`?"),
+        ('world = "roles"\nfaults = ["1 crash 1"]', "does not say where", ""),
+        ('world = "roles"\nfaults = ["1 loss 1 gate1 1.5"]', "an amount from 0 to 1", ""),
+        ('world = "roles"\nfaults = ["1 delay 1 gate1 nan"]', "an amount from 0 to 3600", ""),
+        ('world = "roles"\nfaults = ["1 slow 1 gate1"]', "needs an amount", ""),
+        ('world = "roles"\nfaults = ["1 partition 1 gate1 gate2,lab"]', "no process `lab`", "laboratory"),
+        ('world = "roles"\noptions = { sizes = 4 }', "no option `sizes`", "did you mean `size`?"),
+        ('world = "roles"\noptions = { size = 0 }', "`size` is 0", "from 1 to 100,000"),
+        ('world = "decisions"\noptions = { peps = 0 }', "`peps` is 0", ""),
+    ],
+)
+def test_a_scenario_that_its_world_cannot_play_is_refused(text: str, words: str, hint: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        run(SimulationScenario.parse(text))
+    assert refused.value.code == "scenario.value"
+    assert words in refused.value.message
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_worlds_draw_the_steps_that_they_have(world: str) -> None:
+    made = WORLDS[world]({})
+    steps = made.steps(Random(1), 300)  # noqa: S311  # a test must be repeatable
+    assert {step.name for step in steps} <= made.step_kinds.keys()
+    assert all(len(made.step_kinds[step.name]) == len(step.arguments) for step in steps)
 
 
 def test_requests_to_a_rule_book_have_names_of_their_own() -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 
 if TYPE_CHECKING:
     from penstock.simulate.simulation import Simulation
@@ -41,6 +41,13 @@ _AMOUNTS: Final[dict[str, tuple[float, ...]]] = {
     "disk-full": (),
 }
 FAULT_KINDS: Final = (*_AMOUNTS,)
+#: what amounts can be, by kind
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    **dict.fromkeys(("loss", "duplicate", "reorder"), (0.0, 1.0)),
+    "delay": (0.0, 3_600.0),
+    "slow": (0.001, 1_000_000.0),
+    **dict.fromkeys(("skew", "jump"), (-86_400.0, 86_400.0)),
+}
 #: how many faults a run has at least, and how many more at most
 _LEAST: Final = 5
 _MORE: Final = 5
@@ -75,6 +82,33 @@ class Fault:
 
     def __str__(self) -> str:
         return " ".join((f"{self.at:.6g}", self.kind, f"{self.seconds:.6g}", *self.where))
+
+
+def check_fault(fault: Fault) -> None:
+    """Check what can be said of a fault without its world. Raises `MalformedError` (`scenario.value`)."""
+    words = ""
+    if fault.kind not in FAULT_KINDS:
+        words = f"`{fault.kind[:40]}` is no kind of fault"
+    elif not fault.where:
+        words = "it does not say where"
+    elif fault.kind in _BOUNDS:
+        low, high = _BOUNDS[fault.kind]
+        try:
+            within = low <= float(fault.where[1]) <= high
+        except (IndexError, ValueError):
+            within = False
+        if not within:
+            words = f"`{fault.kind}` needs an amount from {low:g} to {high:g}"
+    if words:
+        raise MalformedError(
+            "scenario.value",
+            f"fault `{fault}`: {words}",
+            hint=did_you_mean(
+                fault.kind,
+                () if fault.kind in FAULT_KINDS else FAULT_KINDS,
+                f"write `at kind seconds where`; the kind is one of {', '.join(FAULT_KINDS)}",
+            ),
+        )
 
 
 def draw(random: Random, world: "SimulationWorld", within: float) -> tuple[Fault, ...]:

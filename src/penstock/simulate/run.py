@@ -5,21 +5,24 @@ The same scenario always gives the same outcome, in every process.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from penstock.errors import MalformedError, PenstockError, did_you_mean
 from penstock.simulate.checkers import Violation, check
-from penstock.simulate.faults import Fault, apply, draw
+from penstock.simulate.faults import Fault, apply, check_fault, draw
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
 from penstock.simulate.simulation import Entry, Simulation
 from penstock.simulate.worlds import WORLDS
-from penstock.simulate.worlds.world import SimulationWorld
+from penstock.simulate.worlds.world import PROCESS_WORDS, SimulationWorld
 
 #: how many steps a run has if its scenario does not say it
 STEPS: Final = 100
+#: the largest option, and the longest time
+_MOST: Final = 100_000
+_LONGEST: Final = 100_000.0
 #: seconds that connections have at most to send again what was lost, before a world must settle
 _RESENDING: Final = 240.0
 
@@ -38,7 +41,10 @@ class Outcome:
 
 
 def world_of(scenario: SimulationScenario) -> SimulationWorld:
-    """Return the world of a scenario, which has not started. Raises `MalformedError` (`scenario.value`)."""
+    """Return the world of a scenario, which has not started.
+
+    Raises `MalformedError` (`scenario.value`) for a world, an option, a step or a fault that does not exist.
+    """
     found = WORLDS.get(scenario.world)
     if found is None:
         raise MalformedError(
@@ -46,7 +52,59 @@ def world_of(scenario: SimulationScenario) -> SimulationWorld:
             f"`world` is `{scenario.world[:40]}`, which does not exist",
             hint=did_you_mean(scenario.world, WORLDS, f"it is one of {', '.join(WORLDS)}"),
         )
-    return found(scenario.options)
+    world = found(_checked_options(scenario, found({}).option_names))
+    for step in scenario.steps or ():
+        _check_step(step, world)
+    for fault in scenario.faults or ():
+        check_fault(fault)
+    for item in _items(scenario):
+        moments = (item.at, item.seconds) if isinstance(item, Fault) else (item.at,)
+        if not all(0 <= moment <= _LONGEST for moment in moments):
+            raise _wrong(f"`{item}` has a time that is not from 0 to {_LONGEST:g} seconds")
+    return world
+
+
+def _items(scenario: SimulationScenario) -> list[SimulationStep | Fault]:
+    return [*(scenario.steps or ()), *(scenario.faults or ())]
+
+
+def _checked_options(scenario: SimulationScenario, own: Sequence[str]) -> Mapping[str, int]:
+    known = (*own, "size", "seconds", "start")
+    for name, value in scenario.options.items():
+        if name not in known:
+            hint = did_you_mean(name, known, f"there are: {', '.join(known)}")
+            raise _wrong(f"the world `{scenario.world}` has no option `{name[:40]}`", hint)
+        if name != "start" and not 1 <= value <= _MOST:
+            raise _wrong(f"the option `{name}` is {value}", f"it is a number from 1 to {_MOST:,}")
+    return scenario.options
+
+
+def _check_step(step: SimulationStep, world: SimulationWorld) -> None:
+    words = world.step_kinds.get(step.name)
+    if words is None:
+        hint = did_you_mean(step.name, world.step_kinds, f"there are: {', '.join(world.step_kinds)}")
+        raise _wrong(f"the world `{world.name}` has no step `{step.name[:40]}`", hint)
+    if len(words) != len(step.arguments):
+        raise _wrong(f"step `{step}`: it needs {' '.join(words)}", f"write `SECONDS {step.name} {' '.join(words)}`")
+
+
+def _check_processes(scenario: SimulationScenario, world: SimulationWorld, running: Iterable[str]) -> None:
+    """Check that all processes exist, of which some are known only when the world has started."""
+    known = [*dict.fromkeys((*world.processes, *running))]
+    for item in _items(scenario):
+        if isinstance(item, Fault):
+            named = [one for part in item.where[: 2 if item.kind == "partition" else 1] for one in part.split(",")]
+        else:
+            words = zip(world.step_kinds[item.name], item.arguments, strict=True)
+            named = [one for word, one in words if word in PROCESS_WORDS]
+        for one in named:
+            if one not in known:
+                hint = did_you_mean(one, known, f"there are: {', '.join(known)}")
+                raise _wrong(f"`{item}`: there is no process `{one[:40]}`", hint)
+
+
+def _wrong(words: str, hint: str = "") -> MalformedError:
+    return MalformedError("scenario.value", words, hint=hint)
 
 
 def drawn(scenario: SimulationScenario) -> SimulationScenario:
@@ -96,6 +154,7 @@ async def _drive(
 ) -> SimulationScenario:
     await world.start(simulation)
     scenario = drawn(started())
+    _check_processes(scenario, world, simulation.processes)
     # `started` may have returned in a copy of the process.
     simulation.loop.forked()
     if "start" in scenario.options:

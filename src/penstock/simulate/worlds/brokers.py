@@ -60,6 +60,11 @@ class BrokersWorld:
     fault_kinds: tuple[str, ...] = (
         *("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
     )
+    step_kinds: Mapping[str, tuple[str, ...]] = {
+        "publish": ("PUBLISHER", "EVENT"),
+        **dict.fromkeys(("subscribe", "unsubscribe", "grant", "revoke"), ("READER",)),
+    }
+    option_names = ()
     processes = (*BROKERS, *HOMES)
     seconds = 40.0
     #: the steps, and how often each is drawn

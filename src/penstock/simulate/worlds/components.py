@@ -98,6 +98,8 @@ class ComponentsWorld:
 
     name = "components"
     fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "USER"), "policy": ("RANK",), "admit": ("NUMBER",)}
+    option_names = ("peps", "pdps", "pips")
     seconds = 60.0
 
     def __init__(self, options: Mapping[str, int]) -> None:

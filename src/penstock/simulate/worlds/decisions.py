@@ -139,6 +139,8 @@ class DecisionsWorld:
 
     name = "decisions"
     fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "ROLES", "DOCUMENT"), "policy": ("NUMBER", "DELAY")}
+    option_names = ("peps",)
     seconds = 60.0
 
     def __init__(self, options: Mapping[str, int]) -> None:

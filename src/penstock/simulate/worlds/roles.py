@@ -89,6 +89,13 @@ class RolesWorld:
 
     name = "roles"
     fault_kinds = ("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump")
+    step_kinds: Mapping[str, tuple[str, ...]] = {
+        "duty": ("SERVICE", "PERSON", "yes|no"),
+        "work": ("SERVICE", "PERSON"),
+        "visit": ("PERSON",),
+        "enter": ("GATE", "PERSON"),
+    }
+    option_names = ()
     seconds = 60.0
     processes = ("hospital1", "hospital2", "laboratory", "gate1", "gate2")
 

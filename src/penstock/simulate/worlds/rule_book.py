@@ -78,6 +78,12 @@ class RuleBookWorld:
 
     name = "rule-book"
     fault_kinds = ("partition", "loss", "slow", "stop", "crash", "skew", "jump")
+    step_kinds: Mapping[str, tuple[str, ...]] = {
+        "state": ("PUBLISHER", "TYPE", "LIST"),
+        "withdraw": ("PUBLISHER",),
+        "read": ("READER",),
+    }
+    option_names = ()
     seconds = 60.0
     processes = (*_PUBLISHERS, *_READERS)
 

@@ -124,6 +124,12 @@ class SealingWorld(BrokersWorld):
     """See the module."""
 
     name = "sealing"
+    step_kinds: Mapping[str, tuple[str, ...]] = {
+        "publish": ("PUBLISHER", "EVENT"),
+        "admit": ("BROKER",),
+        "expel": ("BROKER",),
+        "rotate": ("MANAGER",),
+    }
     _shares: Mapping[str, int] = {"publish": 8, "admit": 1, "expel": 1, "rotate": 1}
 
     def __init__(self, options: Mapping[str, int]) -> None:

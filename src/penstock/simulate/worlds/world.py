@@ -5,7 +5,7 @@ time, applies the faults, and stops them. Then `settle` must find the world whol
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,8 @@ from penstock.errors import FailedError
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
 
+#: words for arguments of steps that are names of processes
+PROCESS_WORDS: Final = frozenset({"PUBLISHER", "READER", "BROKER", "MANAGER", "PEP", "SERVICE", "GATE"})
 #: seconds before work that has failed is started again
 _PAUSE: Final = 1.0
 
@@ -27,6 +29,14 @@ class SimulationWorld(Protocol):
     @property
     def fault_kinds(self) -> tuple[str, ...]:
         """Which kinds of faults it must stand."""
+
+    @property
+    def step_kinds(self) -> Mapping[str, tuple[str, ...]]:
+        """The kinds of steps with what each needs; words in `PROCESS_WORDS` are names of processes."""
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The options that it has, besides those of every scenario."""
 
     @property
     def processes(self) -> tuple[str, ...]:

@@ -40,6 +40,13 @@ def test_a_search_writes_a_scenario_that_shows_the_violation_again(
     assert done.json["violations"][0]["checker"] == "no_acknowledged_change_lost"
     written = SimulationScenario.parse(Path(done.json["file"]).read_bytes())
     assert len(Path(done.json["file"]).read_text().splitlines()) <= 10
+    assert SimulationScenario.parse(done.json["scenario"]) == written
+    more = penstock("simulate", "explore", "rule-book", "--seeds", "3", "--size", "4", "--processes", "1")
+    first = Path(done.json["file"])
+    assert f"✓ wrote {first.stem}-2.toml" in more.out
+    assert f"{first.read_text().splitlines()[-1]}\n" in more.out
+    kept = penstock("simulate", "explore", "rule-book", "--seeds", "3", "--size", "4", "--out", str(first))
+    assert kept.code == "file.exists"
     again = penstock("simulate", "run", done.json["file"])
     assert (again.status, again.code) == (1, "simulate.violation")
     assert written.world == "rule-book"
@@ -73,5 +80,6 @@ def test_an_interrupted_search_says_how_to_go_on(penstock: Shell, monkeypatch: p
 
 def test_what_does_not_exist_is_refused(penstock: Shell) -> None:
     assert penstock("simulate", "run", "nothing.toml").code == "file.missing"
+    assert "did you mean `components`?" in penstock("simulate", "run", "componets").err
     Path("one.toml").write_text('world = "brokr"\n')
     assert penstock("simulate", "run", "one.toml").code == "scenario.value"

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -12,8 +13,9 @@ from typing import Final
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.files import check_target
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, RefusedError, did_you_mean
 from penstock.simulate.checkers import Violation
 from penstock.simulate.explore import Exploration
 from penstock.simulate.explore import explore as search
@@ -43,7 +45,11 @@ class _Scenario:
         if self.scenario in WORLDS:
             found = SimulationScenario(self.scenario, 0)
         else:
-            found = SimulationScenario.parse(read_file(self.scenario))
+            try:
+                found = SimulationScenario.parse(read_file(self.scenario))
+            except FailedError as error:
+                hint = did_you_mean(self.scenario, WORLDS, f"give a file, or one of {', '.join(WORLDS)}")
+                raise FailedError(error.code, error.message, hint=hint) from None
         if self.seed is not None:
             found = replace(found, seed=self.seed)
         if self.size is not None:
@@ -153,6 +159,7 @@ class _Explore(_Scenario):
         help="Start the world once for so many seeds, which saves time. They differ in what happens afterwards.",
     )
     out: str | None = option("--out", metavar="FILE", help="Write the shrunk scenario here (default: WORLD-SEED.toml).")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
     output: str = output_option()
 
 
@@ -170,6 +177,8 @@ def explore(options: _Explore) -> CommandAnswer:
     search, and it says with which `--seed` to go on.
     """
     scenario = options.read()
+    if options.out is not None:
+        check_target(options.out, overwrite=options.overwrite)
     state, run_seeds, began = ("seeds", 0, options.seeds), 0, monotonic()
 
     def progress(what: str, done: int, of: int) -> None:
@@ -205,12 +214,18 @@ def explore(options: _Explore) -> CommandAnswer:
     }
     path = None
     if found.scenario is not None:
-        path = Path(options.out or f"{scenario.world}-{found.scenario.seed}.toml")
+        path = Path(options.out or _free(f"{scenario.world}-{found.scenario.seed}", overwrite=options.overwrite))
         replace_file(path, found.scenario.text().encode())
         data |= {"file": str(path), "scenario": found.scenario.text(), "before": found.before}
     error = _violated(found.violations, f"run `penstock simulate run {path} --log`")
     rate = f"from seed {scenario.seed} on, {_rate(found.seeds, began)}"
     return CommandAnswer(data, [rate, *_shown_search(found, path)], error)
+
+
+def _free(name: str, *, overwrite: bool) -> str:
+    """Return a name of a file that does not exist, unless it may be overwritten: what was searched for is not lost."""
+    names = chain((f"{name}.toml",), (f"{name}-{number}.toml" for number in count(2)))
+    return next(one for one in names if overwrite or not Path(one).exists())
 
 
 def _rate(seeds: int, began: float) -> str:
@@ -248,5 +263,5 @@ def _shown_search(found: Exploration, path: Path | None) -> list[Shown]:
     ]
     if found.scenario is not None:
         lines = len((found.scenario.steps or ()) + (found.scenario.faults or ()))
-        shown += [f"✓ wrote {path}: {lines} of {found.before} steps and faults", found.scenario.text().rstrip()]
+        shown += [f"✓ wrote {path}: {lines} of {found.before} steps and faults", *found.scenario.text().splitlines()]
     return shown + _shown_violations(found.violations)
