@@ -47,7 +47,7 @@ def test_nothing_is_violated(world: str) -> None:
         ('world = "roles"\nsteps = ["-1 enter gate1 ann"]', "has a time that is not from 0", ""),
         ('world = "roles"\nfaults = ["1 crash 1e99 gate1"]', "has a time that is not from 0", ""),
         ('world = "roles"\nfaults = ["nan crash 1 gate1"]', "has a time that is not from 0", ""),
-        ('world = "roles"\nfaults = ["1 crsh 1 gate1"]', "no kind of fault", "did you mean `crash`?"),
+        ('world = "roles"\nfaults = ["1 crsh 1 gate1"]', "not a kind of fault", "did you mean `crash`?"),
         ('world = "roles"\nfaults = ["1 crash 1"]', "does not say where", ""),
         ('world = "roles"\nfaults = ["1 loss 1 gate1 1.5"]', "an amount from 0 to 1", ""),
         ('world = "roles"\nfaults = ["1 delay 1 gate1 nan"]', "an amount from 0 to 3600", ""),

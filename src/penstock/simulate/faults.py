@@ -88,7 +88,7 @@ def check_fault(fault: Fault) -> None:
     """Check what can be said of a fault without its world. Raises `MalformedError` (`scenario.value`)."""
     words = ""
     if fault.kind not in FAULT_KINDS:
-        words = f"`{fault.kind[:40]}` is no kind of fault"
+        words = f"`{fault.kind[:40]}` is not a kind of fault"
     elif not fault.where:
         words = "it does not say where"
     elif fault.kind in _BOUNDS:

@@ -9,6 +9,7 @@ import pytest
 from tests.simulate.plans.kit import SmallDomain
 
 from penstock.authority.components.plans.domain_check import PlanLevel
+from penstock.simulate.network import Latency
 from penstock.simulate.plans.domain import DomainReport, DomainTrial, compare_domains, simulate_domain
 from penstock.simulate.simulation import ServiceTimes
 
@@ -99,6 +100,31 @@ def test_a_planned_change_is_compared_with_today(tmp_path: Path) -> None:
     assert found.change.lost == ()
     assert found.new == found.gone == ()
     assert compare_domains(today, today, QUICK).change is None
+    unasked = compare_domains(today, planned, replace(QUICK, requests=0))
+    assert unasked.change is not None
+    assert (unasked.change.requests, unasked.planned.responses) == (0, ())
+
+
+def test_a_changed_decision_is_shown_by_a_request_that_today_is_decided_so(tmp_path: Path) -> None:
+    today, planned = (
+        SmallDomain(policies={"doors": ("deny-unless-permit", f'rule one {{ permit condition who == "{who}" }}')}).load(
+            tmp_path / who
+        )
+        for who in ("nurse", "clerk")
+    )
+    found = compare_domains(today, planned, QUICK).decisions
+    subjects = {one.message: json.loads(json.dumps(one.request))["subject"]["type"] for one in found}
+    assert subjects["requests to `door/open` that were Permit become Deny"] == "nurse"
+    assert subjects["requests to `door/open` that were Deny become Permit"] == "clerk"
+
+
+def test_requests_that_get_no_answer_when_many_come_are_a_problem(tmp_path: Path) -> None:
+    busy = replace(QUICK, rate=400.0, requests=400, latency=Latency(0.01, 0.05))
+    report = tried(tmp_path, SmallDomain(), busy)
+    (found,) = report.problems
+    assert (found.code, found.where) == ("simulate.overloaded", "components.pep")
+    assert "when it asks 400 times a second" in found.message
+    assert all(seconds >= 0 for one in report.responses for seconds in one.parts.values())
 
 
 # ----------------------------------------------------------------------------------------------------------------------

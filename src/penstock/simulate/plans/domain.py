@@ -474,9 +474,9 @@ class _DomainRun:
             match sample.record:
                 case DecisionRequest() if kind is ComponentKind.PDP and exchange.has(sample.number):
                     exchange.asked.setdefault(id_, now)
-                case DecisionReply(number=number) if kind is ComponentKind.PEP and exchange.has(number):
+                case DecisionReply(id=asker, number=number) if asker == id_ and exchange.has(number):
                     exchange.answered.setdefault(sample.writer.id, (sample.time, now))
-                case InformationReply(number=number) if kind is ComponentKind.PDP and exchange.has(number):
+                case InformationReply(id=asker, number=number) if asker == id_ and exchange.has(number):
                     began = number / MICROSECONDS
                     exchange.informed[id_] = (min(began, exchange.informed.get(id_, (began, 0.0))[0]), now)
             await received(sample)
@@ -548,7 +548,8 @@ class _DomainRun:
             clock = self.simulation.clock(pap)
             began = clock.now()
             base = await self.simulation.start(pap, administer())
-            await asyncio.wait(asking)
+            if asking:
+                await asyncio.wait(asking)
             lost = sorted(
                 id_ for id_ in members if isinstance(one := self.components[id_], Component) and not one.joined
             )
@@ -635,9 +636,13 @@ class _DomainRun:
             await asyncio.wait(asking)
             lasted = self.simulation.time - started
             busy |= {id_: (self.simulation.process(id_).spent - one) / lasted for id_, one in before.items()}
+        ends: dict[tuple[str, str], list[str]] = {}
         for task in asking:
-            request, _, seconds = task.result()
+            request, end, seconds = task.result()
             taken.setdefault((request.component, request.action), []).append(seconds)
+            ends.setdefault((request.component, request.action), []).append(end)
+        for (component, action), own in sorted(ends.items()):
+            self._judge_load(component, action, own)
         return [
             ResponseTimes(
                 component,
@@ -739,6 +744,19 @@ class _DomainRun:
             return
         self.findings.append(DomainFinding(code, where, message, hint, request=request.as_dict()))
 
+    def _judge_load(self, component: str, action: str, ends: Sequence[str]) -> None:
+        """Report requests of the measurement without an answer, unless such a request has none alone either."""
+        missing = [end for end in ends if end not in _EFFECTS and not end.startswith("Indeterminate")]
+        if missing and len(missing) < len(ends):
+            most = max(sorted({*missing}), key=missing.count)
+            message = (
+                f"{len(missing)} of {len(ends)} requests of `{component}` to `{action}` end without a decision ({most})"
+                f" when it asks {self.trial.rate:g} times a second"
+            )
+            hint = "a component writes one sample after another, each of which waits for the fabric: ask less often, or"
+            hint += " let more components take the role"
+            self.findings.append(DomainFinding("simulate.overloaded", f"components.{component}", message, hint))
+
     def _judge_times(self, responses: Iterable[ResponseTimes]) -> None:
         within = self.trial.within
         for one in responses:
@@ -772,6 +790,8 @@ def _parts(exchange: _Exchange, ended: float) -> dict[str, float]:
     arrived, pdp = max(before)
     written, asked = exchange.answered[pdp][0], exchange.asked.get(pdp, began)
     start, last = exchange.informed.get(pdp, (asked, asked))
+    # Who asks for information has the request.
+    asked = min(asked, start)
     informed = min(last, written) - start
     found = {
         "request": asked - began,

@@ -309,16 +309,16 @@ class _ActionSearch:
             return None
         if found.verdict is AnalysisVerdict.UNKNOWN:
             self.unknown += found.unknown
-        return None if found.witness is None else self.with_words(found.witness)
+        return None if found.witness is None else self.with_words(found.witness, configured)
 
     def decided(self, configured: ConfiguredPolicies, facts: Facts) -> str:
         """Return the decision when requests are asked, with the time of the clock and not that of the facts."""
         asked = {key: values for key, values in facts.items() if not _is_clock(key)}
         return configured.decide(asked, None, self.now).decision.plain
 
-    def with_words(self, facts: Facts) -> Facts:
-        """Replace texts that no policy has by words, if this changes no decision."""
-        deciding = self.deciding.values()
+    def with_words(self, facts: Facts, configured: Sequence[ConfiguredPolicies]) -> Facts:
+        """Replace texts that no policy has by words, if this changes no decision; `configured` are other policies."""
+        deciding = [*self.deciding.values(), *configured]
         written = "".join(write_text(policy) for each in deciding for policy in each.policies)
         texts = dict.fromkeys(value for values in facts.values() for value in values if isinstance(value, str))
         kept = {text for text in texts if text in self.asked or f'"{text}"' in written}
