@@ -10,7 +10,13 @@ from tests.simulate.plans.kit import SmallDomain
 
 from penstock.authority.components.plans.domain_check import PlanLevel
 from penstock.simulate.network import Latency
-from penstock.simulate.plans.domain import DomainReport, DomainTrial, compare_domains, simulate_domain
+from penstock.simulate.plans.domain import (
+    DomainReport,
+    DomainTrial,
+    compare_domains,
+    simulate_domain,
+    simulated_key,
+)
 from penstock.simulate.simulation import ServiceTimes
 
 QUICK = DomainTrial(requests=4, rate=100.0)
@@ -116,6 +122,13 @@ def test_a_changed_decision_is_shown_by_a_request_that_today_is_decided_so(tmp_p
     subjects = {one.message: json.loads(json.dumps(one.request))["subject"]["type"] for one in found}
     assert subjects["requests to `door/open` that were Permit become Deny"] == "nurse"
     assert subjects["requests to `door/open` that were Deny become Permit"] == "clerk"
+
+
+def test_a_component_that_cannot_start_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    plan = SmallDomain().load(tmp_path)
+    report = simulate_domain(replace(plan, administrators=(simulated_key("other").principal,)), trial=QUICK)
+    assert ("simulate.join-failed", "components.pap") in codes(report)
+    assert ("simulate.join-unfinished", "components.pdp-1") in codes(report)
 
 
 def test_requests_that_get_no_answer_when_many_come_are_a_problem(tmp_path: Path) -> None:

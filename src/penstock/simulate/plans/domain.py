@@ -212,7 +212,7 @@ class DomainReport:
 def simulate_domain(
     loaded: LoadedPlan, others: Sequence[LoadedPlan] = (), trial: DomainTrial | None = None
 ) -> DomainReport:
-    """Try a plan; `others` are component files of the same domain. Raises as `check_domain` and `make_component`."""
+    """Try a plan; `others` are component files of the same domain. Raises as `check_domain`."""
     findings: list[PlanFinding] = list(check_domain(loaded, others))
     components = {id_: one for each in (loaded, *others) for id_, one in each.plan.components.items()}
     sources = {name: one for each in (loaded, *others) for name, one in each.plan.sources.items()}
@@ -432,7 +432,13 @@ class _DomainRun:
         self.known: KnownEntities = {}
         self.joins: dict[str, JoinOutcome] = {}
         self.exchange = _Exchange()
-        self.components = {id_: self._component(id_, folder) for id_ in self.keys}
+        self.components: dict[str, AnyComponent] = {}
+        for id_ in self.keys:
+            try:
+                self.components[id_] = self._component(id_, folder)
+            except PenstockError as error:
+                message = f"`{id_}` cannot start: {error.message}"
+                self.findings.append(DomainFinding("simulate.join-failed", f"components.{id_}", message, error.hint))
         show_roles(self.components, self.keys)
 
     def _component(self, id_: str, folder: Path) -> AnyComponent:
@@ -679,18 +685,20 @@ class _DomainRun:
             where = f"components.{one.component}"
             match one.state:
                 case "unfinished":
-                    message = f"`{one.component}` never finishes to join as `{one.role}`: {one.reason}"
+                    message = f"`{one.component}` never finishes joining{_as(one)}: {one.reason}"
                     hint = "add a PAP to the plan, or give the file that has one"
                     self.findings.append(DomainFinding("simulate.join-unfinished", where, message, hint))
                 case "refused":
-                    message = f"`{one.component}` may not join as `{one.role}` ({one.reason})"
+                    message = f"`{one.component}` may not join{_as(one)} ({one.reason})"
                     missing = self._missing(one)
                     hint = "appoint it in `appointments`, let it show a certificate, or add a rule to the role policy"
                     message = f"{message}: {missing}" if missing else message
                     self.findings.append(DomainFinding("simulate.join-refused", where, message, hint))
                 case "failed":
-                    message = f"`{one.component}` cannot work as `{one.role}` ({one.reason})"
+                    message = f"`{one.component}` cannot work{_as(one)} ({one.reason})"
                     hint = "look at the policies and combining algorithms of its role"
+                    if one.reason.startswith("fabric."):
+                        hint = "the fabric does not answer in time: see whether --latency is what you meant"
                     self.findings.append(DomainFinding("simulate.join-failed", where, message, hint))
         for role in self.loaded.plan.roles:
             wanting = [one for one in self.joins.values() if one.role == role]
@@ -762,7 +770,7 @@ class _DomainRun:
         for one in responses:
             if within is not None and one.at(0.99) > within:
                 message = (
-                    f"99 of 100 requests to `{one.action}` take up to {one.at(0.99) * 1e3:.3g} ms, "
+                    f"99 of 100 requests to `{one.action}` take up to {one.at(0.99) * 1e3:,.1f} ms, "
                     f"more than {within * 1e3:g} ms"
                 )
                 slowest = max(PARTS, key=lambda name: one.parts[name])
@@ -800,6 +808,10 @@ def _parts(exchange: _Exchange, ended: float) -> dict[str, float]:
         "answer": arrived - written,
     }
     return {**found, "combining": ended - began - sum(found.values())}
+
+
+def _as(join: JoinOutcome) -> str:
+    return f" as `{join.role}`" if join.role else ""
 
 
 def _mean(values: Sequence[float]) -> float:

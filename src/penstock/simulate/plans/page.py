@@ -1,13 +1,13 @@
 """What trials of plans have found, as HTML pages with plots (`penstock.pipeline.pages`)."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from penstock.authority.components.plans.domain_check import PlanFinding
 from penstock.pipeline.pages import bars, made, page, section, table
 from penstock.simulate.plans.domain import PARTS, DomainComparison, DomainReport, JoinOutcome, ResponseTimes
-from penstock.simulate.plans.network import NetworkReport
+from penstock.simulate.plans.network import NetworkReport, at_share
 from penstock.simulate.plans.requests import DomainFinding
 
 _BUCKETS = 20
@@ -116,8 +116,10 @@ def _changes(comparison: DomainComparison) -> str:
     return section("Compared with today", text, table=table("Changes", ("what", "code", "where", "change"), rows))
 
 
-def network_html(report: NetworkReport, at: datetime | None = None) -> str:
-    """Return the page of a network plan."""
+def network_html(
+    report: NetworkReport, single: Mapping[str, NetworkReport] | None = None, at: datetime | None = None
+) -> str:
+    """Return the page of a network plan; `single` has what happens if one link is lost, by its name."""
     facts = {
         "brokers": report.brokers,
         "links": report.links,
@@ -137,6 +139,16 @@ def network_html(report: NetworkReport, at: datetime | None = None) -> str:
         buckets = histogram(seconds)
         rows = [[name, count] for name, count in buckets]
         parts.append(section(title, text, bars(title, buckets, "a"), table(title, ("up to (µs)", "number"), rows)))
+    if single:
+        text = "What happens if one link is lost when an order is given: brokers that are cut off meanwhile, and times."
+        cut = {name: (one.brokers - one.reached, at_share(one.last_deliveries, 0.99)) for name, one in single.items()}
+        lost = [
+            [name, *cut[name][:1], _micro(cut[name][1]), _micro(one.completions[0]) if one.completions else "never"]
+            for name, one in single.items()
+        ]
+        heads = ("link", "brokers cut off", "last delivery p99 (µs)", "complete (µs)")
+        drawn = bars("Last delivery (p99)", [(name, _micro(late)) for name, (_, late) in cut.items()], "b")
+        parts.append(section("One lost link", text, drawn, table("One lost link", heads, lost)))
     lead = "A network of brokers, run in virtual time: an owner revokes rights of readers at random brokers."
     footer = f"{made(at)}Simulated by penstock. The trace is {report.trace}."
     return page("Trial of a network", lead, facts, parts, footer)

@@ -90,7 +90,9 @@ def test_a_network_is_tried(penstock: Shell) -> None:
     ran = penstock.ok(*few, "--lose", "each", "--html", "net.html")
     assert ran.out.startswith("4 brokers, 4 links, 1 order\n")
     assert "if one link is lost:" in ran.out
-    assert "Trial of a network" in (penstock.folder / "net.html").read_text()
+    page = (penstock.folder / "net.html").read_text()
+    assert "Trial of a network" in page
+    assert "One lost link" in page
     data = penstock.ok(*few, "--lose", "c:d", "--lost-for", "1s", "-o", "json").json
     assert data["reached"] == 3
     assert data["complete"]["longest"] > 1

@@ -47,10 +47,12 @@ _PLACES = {"network": _NETWORK_PLACES, "event-type": _TYPE_PLACES, "decision": (
 def counted(number: int, thing: str) -> str:
     """Return a number and a noun, in the plural if needed.
 
-    >>> counted(1, "reader"), counted(2_000, "reader")
-    ('1 reader', '2,000 readers')
+    >>> counted(1, "reader"), counted(2_000, "reader"), counted(2, "delivery")
+    ('1 reader', '2,000 readers', '2 deliveries')
     """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number:,} {thing.removesuffix('y')}ies" if thing.endswith("ry") else f"{number:,} {thing}s"
 
 
 def statement_data(statement: Statement) -> dict[str, object]:

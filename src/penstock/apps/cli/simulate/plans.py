@@ -1,7 +1,9 @@
 """`penstock simulate domain`, `network` and `calibrate`: plans are tried in virtual time before they are rolled out."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -52,6 +54,17 @@ class _Latency(click.ParamType[Latency]):
         if bounds[0] is None or bounds[1] is None or bounds[0] > bounds[1]:
             self.fail(f"`{str(value)[:40]}` is not a range of durations such as 1ms-5ms", param, ctx)
         return Latency(bounds[0], bounds[1])
+
+
+class _Rate(click.FloatRange):
+    """A number of times in a second."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it."""
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail("NaN is not a rate", param, ctx)
+        return found
 
 
 @option_class
@@ -118,7 +131,7 @@ class _Domain:
     )
     rate: float = option(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=_Rate(0, 100_000, min_open=True),
         default=20.0,
         show_default=True,
         help="Let each enforcement point ask this often in a second, at random times.",
@@ -171,7 +184,8 @@ def domain(session: CommandSession, options: _Domain) -> CommandAnswer:
     failing = report.findings if options.strict else report.problems
     error = None
     if failing:
-        error = RefusedError("simulate.problems", f"{options.file}: {counted(len(failing), 'finding')} of a trial")
+        what = "finding" if options.strict else "problem"
+        error = RefusedError("simulate.problems", f"{options.file}: {counted(len(failing), what)} in a trial")
     data = report.as_dict() if comparison is None else {**report.as_dict(), "comparison": comparison.as_dict()}
     return CommandAnswer(data, _shown(options.file, report, comparison), error)
 
@@ -271,7 +285,7 @@ class _Network:
     )
     rate: float = option(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=_Rate(0, 100_000, min_open=True),
         default=200.0,
         show_default=True,
         help="Let this many events a second arrive for each reader.",
@@ -334,11 +348,11 @@ def network(session: CommandSession, options: _Network) -> CommandAnswer:
     if _EACH in options.lose:
         for link in plan.links:
             single[f"{link.one}:{link.other}"] = simulate_network(plan, replace(trial, lost=(link,), orders=1))
-    options.trial.write(network_html(report, session.now))
+    options.trial.write(network_html(report, single, session.now))
     problems = _network_problems([report, *single.values()], options.within)
     error = RefusedError("simulate.problems", f"{options.file}: {'; '.join(problems)}") if problems else None
     found = {**report.as_dict(), "ok": not problems, "lost": {name: one.as_dict() for name, one in single.items()}}
-    return CommandAnswer(found, _network_shown(report, single), error)
+    return CommandAnswer(found, _network_shown(report, single, lost=bool(lost)), error)
 
 
 _EACH = "each"
@@ -365,21 +379,22 @@ def _network_problems(reports: Iterable[NetworkReport], limit: float | None) -> 
     return [*found]
 
 
-def _network_shown(report: NetworkReport, single: Mapping[str, NetworkReport]) -> Iterator[Shown]:
+def _network_shown(report: NetworkReport, single: Mapping[str, NetworkReport], *, lost: bool) -> Iterator[Shown]:
     counts = ((report.brokers, "broker"), (report.links, "link"), (len(report.orders), "order"))
     yield ", ".join(counted(*one) for one in counts)
     headings = ("in ms", "median", "p99", "longest")
     rows = [
-        (name, *(_ms(at_share(those, share)) for share in (0.5, 0.99, 1.0)))
+        (name, *(_ms(at_share(those, share)) if those else "never" for share in (0.5, 0.99, 1.0)))
         for name, those in (("last delivery", report.last_deliveries), ("complete", report.completions))
     ]
     yield grid_table(headings, rows)
     if report.brokers != report.reached:
-        yield f"{counted(report.brokers - report.reached, 'broker')} cut off while links are lost"
+        why = "while links are lost" if lost else "from the owner: no links of the plan lead there"
+        yield f"{counted(report.brokers - report.reached, 'broker')} cut off {why}"
     if single:
         yield "if one link is lost:"
         yield grid_table(
-            ("link", "cut off", "last delivery p99 (ms)", "complete (ms)"),
+            ("link", "brokers cut off", "last delivery p99 (ms)", "complete (ms)"),
             [
                 (
                     name,
