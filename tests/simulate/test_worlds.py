@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -72,6 +73,9 @@ def test_worlds_draw_the_steps_that_they_have(world: str) -> None:
     steps = made.steps(Random(1), 300)  # noqa: S311  # a test must be repeatable
     assert {step.name for step in steps} <= made.step_kinds.keys()
     assert all(len(made.step_kinds[step.name]) == len(step.arguments) for step in steps)
+    page = (Path(__file__).parents[2] / "docs/how-to/simulate.md").read_text().replace("\\|", "|")
+    (row,) = (line for line in page.splitlines() if line.startswith("|") and f"`{world}`" in line)
+    assert all(f"`{name} {' '.join(words)}`" in row for name, words in made.step_kinds.items())
 
 
 def test_requests_to_a_rule_book_have_names_of_their_own() -> None:
