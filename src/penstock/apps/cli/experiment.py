@@ -18,7 +18,7 @@ from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
 from penstock.simulate.experiments.catalogue import CATALOGUE, find_experiments
 from penstock.simulate.experiments.experiment import Experiment, Laboratory
-from penstock.simulate.experiments.page import ExperimentRun, machine, write_evidence
+from penstock.simulate.experiments.page import QUICK, ExperimentRun, machine, write_evidence
 
 _PAGE: Final = "docs/evidence.md"
 _BAR: Final = 30
@@ -84,7 +84,7 @@ def _run(one: Experiment, lab: Laboratory) -> ExperimentRun:
     began, start = datetime.now(UTC), time.perf_counter()
     with _progress(one.name) as progress:
         findings = one.run(replace(lab, progress=progress))
-    return ExperimentRun(one, findings, began, time.perf_counter() - start)
+    return ExperimentRun(one, findings, began, time.perf_counter() - start, lab.quick)
 
 
 @contextmanager
@@ -110,4 +110,6 @@ def _shown(run: ExperimentRun) -> Iterator[Shown]:
     marks = ((("✓" if each.agrees else "✗"), each.statement, each.paper, each.ours) for each in findings.comparisons)
     yield grid_table(("", "statement", one.compared_with, "Penstock"), marks)
     yield findings.verdict
+    if run.quick:
+        yield QUICK
     yield ""

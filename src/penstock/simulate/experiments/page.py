@@ -17,6 +17,10 @@ from penstock.simulate.experiments.experiment import Experiment, ExperimentFindi
 
 _BEGIN, _END = "<!-- begin experiments -->", "<!-- end experiments -->"
 _SECTION: Final = re.compile(r"<!-- begin ([\w.-]+) -->\n(.*?)<!-- end \1 -->\n", re.DOTALL)
+QUICK: Final = (
+    "A quick run with small numbers, and with default service times where the method is simulation: it shows that the"
+    " experiment works, and proves nothing."
+)
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
@@ -28,10 +32,16 @@ class ExperimentRun:
     findings: ExperimentFindings
     began: datetime
     seconds: float
+    quick: bool = False
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        return {**self.experiment.as_dict(), **self.findings.as_dict(), "seconds": round(self.seconds, 1)}
+        return {
+            **self.experiment.as_dict(),
+            **self.findings.as_dict(),
+            "seconds": round(self.seconds, 1),
+            "quick": self.quick,
+        }
 
 
 def machine() -> str:
@@ -70,6 +80,8 @@ def section(run: ExperimentRun, image: str | None) -> str:
     """Write one section."""
     one, findings = run.experiment, run.findings
     lines = [f"#### {one.figure}: {one.title}", "", f"`penstock experiment {one.name}`, {one.method}.", ""]
+    if run.quick:
+        lines += [QUICK, ""]
     of_paper = " of the paper" if one.compared_with == "paper" else ""
     lines.append(f"Parameters{of_paper}: {_facts(one.parameters)}.")
     if findings.instead:
