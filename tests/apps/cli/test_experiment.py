@@ -21,6 +21,8 @@ def test_a_quick_run_writes_its_section_of_a_page(penstock: Shell) -> None:
     text = Path("page.md").read_text(encoding="utf-8")
     assert one["verdict"] in text
     assert done.json["machine"] in text
+    assert one["quick"] is True
+    assert "A quick run" in text
 
 
 def test_an_unknown_experiment_is_refused_with_the_name_that_was_meant(penstock: Shell) -> None:
