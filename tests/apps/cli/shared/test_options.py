@@ -28,6 +28,8 @@ def test_a_duration_can_be_bounded(text: str, fits: bool) -> None:  # a paramete
     if fits:
         assert bounded.convert(text, None, None) > 0
         return
+    with pytest.raises(click.BadParameter, match="such as 30s, at most 30s"):
+        Duration(30).convert("31s", None, None)
     with pytest.raises(click.BadParameter, match="above 0 such as 30s, at most 1h"):
         bounded.convert(text, None, None)
 

@@ -65,7 +65,8 @@ class Duration(click.ParamType[float]):
         seconds = parse_duration(str(value), self.unit)
         if seconds is None or not self.above < seconds <= self.most:
             more = " above 0" if self.above == 0 else ""
-            limit = "" if self.most == inf else f", at most {self.most / 3_600:g}h"
+            hours = f"{self.most / 3_600:g}h" if self.most >= 3_600 else f"{self.most:g}s"
+            limit = "" if self.most == inf else f", at most {hours}"
             self.fail(f"`{printable(str(value)[:40])}` is not a duration{more} such as 30s{limit}", param, ctx)
         return seconds
 
