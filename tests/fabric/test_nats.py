@@ -87,6 +87,25 @@ def test_reliable_samples_survive_the_server(server: NatsServer, qos: Qos, how: 
     assert asyncio.run(whole()) == sent
 
 
+def test_a_sample_that_is_stored_again_behind_a_kill_comes_once(server: NatsServer) -> None:
+    async def whole() -> list[bytes]:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("topic", LIVE)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            await writer.publish(b"one")
+            first = await anext(aiter(reader))
+            # All have read it: the stream does not have it any more.
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            # As a writer does that has heard no answer.
+            await writer._store(first)
+            await writer.publish(b"two")
+            return [first.data, *await take(reader, 1)]
+
+    assert asyncio.run(whole()) == [b"one", b"two"]
+
+
 def test_best_effort_and_services_come_back_after_the_server(server: NatsServer) -> None:
     async def whole() -> None:
         name = prefix()

@@ -50,6 +50,8 @@ _NO_MORE: Final = ("404", "408")
 #: the status that says that nobody listens there
 _NOBODY: Final = "503"
 _STATUS: Final = re.compile(rb"NATS/1\.0 ([0-9]{3})")
+#: samples that a reader knows again
+_RECENT: Final = 4_096
 #: $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random], the last only after a domain
 _PLACE: Final = re.compile(
     r"\$JS\.ACK\.([^.]*\.[^.]*\.)?([^.]*)\.([^.]*)" + 5 * r"\.([0-9]{1,19})" + r"(?(1)(?:\.[^.]*)?)"
@@ -165,6 +167,7 @@ class StreamFeed:
         self._widened = 0  # up to this place of the stream, only the key is read
         self._share = share
         self._sequences: dict[bytes, int] = {}  # the last of each writer, if only some instances are read
+        self._recent: dict[tuple[bytes, int], None] = {}  # samples that the stream may not know any more
         self._consumer = ""
         self._created = ""  # when the stream was made
         self._last = 0
@@ -415,8 +418,22 @@ class StreamFeed:
             raise slow_consumer()
         if sample is not None and place.sequence <= self._widened and sample.key != self._key:
             self._subscription.counts.unselected += 1
-        elif sample is not None:
+        elif sample is not None and not (self._acknowledged and self._is_known(sample)):
             self._subscription.receive(sample if self._volatile else replace(sample, position=place.sequence))
+
+    def _is_known(self, sample: Sample) -> bool:
+        """Say whether a sample has come before.
+
+        A writer that hears no answer stores its sample again. A server that was killed does not know it if all readers
+        had acknowledged it.
+        """
+        known = sample.writer, sample.sequence
+        if known in self._recent:
+            return True
+        self._recent[known] = None
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        return False
 
     def _skipped(self, sample: Sample) -> bool:
         """Say whether the stream dropped samples of this writer, which writes to one instance only."""
