@@ -50,7 +50,7 @@ _NO_MORE: Final = ("404", "408")
 #: the status that says that nobody listens there
 _NOBODY: Final = "503"
 _STATUS: Final = re.compile(rb"NATS/1\.0 ([0-9]{3})")
-#: samples that a reader knows again
+#: how many samples a reader remembers, to recognise one that is stored again
 _RECENT: Final = 4_096
 #: $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random], the last only after a domain
 _PLACE: Final = re.compile(

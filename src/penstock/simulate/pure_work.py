@@ -119,7 +119,7 @@ def _taken(original: Callable[[int, Whole], RecordedStep]) -> Callable[[int, Who
     def read_taken(number: int, whole: Whole) -> RecordedStep:
         key = number, whole
         found = known.get(key)
-        # Its mappings are read only.
+        # Whoever applies it does not change its mappings.
         return known.keep(key, original(number, whole)) if found is None else found
 
     return read_taken

@@ -1,6 +1,7 @@
 """A domain plan is tried: its components run in virtual time, and what does not work is found."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,10 +14,12 @@ from penstock.simulate.network import Latency
 from penstock.simulate.plans.domain import (
     DomainReport,
     DomainTrial,
+    _DomainRun,
     compare_domains,
     simulate_domain,
     simulated_key,
 )
+from penstock.simulate.plans.requests import PlanRequest
 from penstock.simulate.simulation import ServiceTimes
 
 QUICK = DomainTrial(requests=4, rate=100.0)
@@ -122,6 +125,24 @@ def test_a_changed_decision_is_shown_by_a_request_that_today_is_decided_so(tmp_p
     subjects = {one.message: json.loads(json.dumps(one.request))["subject"]["type"] for one in found}
     assert subjects["requests to `door/open` that were Permit become Deny"] == "nurse"
     assert subjects["requests to `door/open` that were Deny become Permit"] == "clerk"
+
+
+def test_that_none_of_many_requests_gets_an_answer_is_a_problem_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals = _DomainRun._arrivals
+
+    async def ask(*_: object) -> str:
+        return "pep.no-answer"
+
+    def unanswered(self: _DomainRun, requests: Sequence[PlanRequest]) -> object:
+        monkeypatch.setattr(_DomainRun, "_ask", ask)
+        return arrivals(self, requests)
+
+    monkeypatch.setattr(_DomainRun, "_arrivals", unanswered)
+    (found,) = tried(tmp_path, SmallDomain()).problems
+    assert found.code == "simulate.overloaded"
+    assert found.message.startswith("4 of 4 requests")
 
 
 def test_a_component_that_cannot_start_is_a_problem_of_its_own(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def naming_type(file: str) -> Iterator[None]:
     try:
         yield
     except FailedError as error:
-        hint = f"its name stands under `type` in the mapping `{file}`, and begins in the folder of that"
+        hint = f"correct `type` in the mapping `{file}`: it is relative to the mapping's own folder"
         raise FailedError(error.code, error.message, hint=hint) from None
 
 

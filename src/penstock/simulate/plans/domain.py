@@ -28,7 +28,7 @@ unless a component shows certificates.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -431,6 +431,8 @@ class _DomainRun:
         #: what sources know about the entities of requests
         self.known: KnownEntities = {}
         self.joins: dict[str, JoinOutcome] = {}
+        #: how the requests of the measurement ended, by component and action
+        self.ends: dict[tuple[str, str], list[str]] = {}
         self.exchange = _Exchange()
         self.components: dict[str, AnyComponent] = {}
         for id_ in self.keys:
@@ -507,6 +509,8 @@ class _DomainRun:
                     asked.append(AskedRequest(request, end))
                     parts.setdefault((request.component, request.action), []).append(took)
             responses.extend(await self._measure(planned.requests, parts, busy))
+            unanswered = {(one.request.component, one.request.action) for one in asked if _is_unanswered(one.end)}
+            self._judge_load(unanswered)
 
         with self.simulation:
             self.simulation.run(drive())
@@ -560,7 +564,7 @@ class _DomainRun:
                 id_ for id_ in members if isinstance(one := self.components[id_], Component) and not one.joined
             )
             ends = [task.result()[1] for task in asking]
-            unanswered = sum(end.partition(":")[0] not in _EFFECTS for end in ends)
+            unanswered = sum(map(_is_unanswered, ends))
             return ReconfigurationOutcome(tuple(changed), base - began, tuple(lost), len(ends), unanswered)
 
         with self.simulation:
@@ -642,13 +646,10 @@ class _DomainRun:
             await asyncio.wait(asking)
             lasted = self.simulation.time - started
             busy |= {id_: (self.simulation.process(id_).spent - one) / lasted for id_, one in before.items()}
-        ends: dict[tuple[str, str], list[str]] = {}
         for task in asking:
             request, end, seconds = task.result()
             taken.setdefault((request.component, request.action), []).append(seconds)
-            ends.setdefault((request.component, request.action), []).append(end)
-        for (component, action), own in sorted(ends.items()):
-            self._judge_load(component, action, own)
+            self.ends.setdefault((request.component, request.action), []).append(end)
         return [
             ResponseTimes(
                 component,
@@ -739,7 +740,7 @@ class _DomainRun:
                 hint = "see which attribute is missing in the request; its source must be for entities of this type"
             else:
                 code, message, hint = "simulate.undecided", f"{asked} is Indeterminate ({reason})", ""
-        elif end not in _EFFECTS:
+        elif _is_unanswered(end):
             code, message = "simulate.no-answer", f"{asked} ends without a decision ({end})"
             hint = "let a decision role that decides about it read the requests, and let a component take that role"
         elif expected and end not in expected:
@@ -752,17 +753,21 @@ class _DomainRun:
             return
         self.findings.append(DomainFinding(code, where, message, hint, request=request.as_dict()))
 
-    def _judge_load(self, component: str, action: str, ends: Sequence[str]) -> None:
-        """Report requests of the measurement without an answer, unless such a request has none alone either."""
-        missing = [end for end in ends if end not in _EFFECTS and not end.startswith("Indeterminate")]
-        if missing and len(missing) < len(ends):
+    def _judge_load(self, unanswered: Collection[tuple[str, str]]) -> None:
+        """Report requests of the measurement that end without a decision, but for those that have none alone either."""
+        for (component, action), ends in sorted(self.ends.items()):
+            missing = [end for end in ends if _is_unanswered(end)]
+            if not missing or (component, action) in unanswered:
+                continue
             most = max(sorted({*missing}), key=missing.count)
             message = (
                 f"{len(missing)} of {len(ends)} requests of `{component}` to `{action}` end without a decision ({most})"
                 f" when it asks {self.trial.rate:g} times a second"
             )
-            hint = "a component writes one sample after another, each of which waits for the fabric: ask less often, or"
-            hint += " let more components take the role"
+            hint = (
+                "a component writes one sample after another, and waits for the fabric each time: ask less often,"
+                " or let more components take the role"
+            )
             self.findings.append(DomainFinding("simulate.overloaded", f"components.{component}", message, hint))
 
     def _judge_times(self, responses: Iterable[ResponseTimes]) -> None:
@@ -808,6 +813,11 @@ def _parts(exchange: _Exchange, ended: float) -> dict[str, float]:
         "answer": arrived - written,
     }
     return {**found, "combining": ended - began - sum(found.values())}
+
+
+def _is_unanswered(end: str) -> bool:
+    """Return whether a request ended without a decision, not even Indeterminate."""
+    return end.partition(":")[0] not in _EFFECTS
 
 
 def _as(join: JoinOutcome) -> str:
