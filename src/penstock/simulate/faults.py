@@ -150,15 +150,9 @@ def _meets(faults: list[Fault], process: str, at: float, lasts: float) -> bool:
 
 async def apply(simulation: "Simulation", world: "SimulationWorld", fault: Fault) -> None:
     """Let a fault happen now, and end it after its time. Raises `MalformedError` (`scenario.value`)."""
-    process = fault.where[0] if fault.where else ""
-    try:
-        undo = _begin(simulation, fault, process)
-    except (ValueError, IndexError):
-        raise MalformedError(
-            "scenario.value",
-            f"`{fault}` is not a fault",
-            hint=f"write `at kind seconds where`; the kind is one of {', '.join(FAULT_KINDS)}",
-        ) from None
+    check_fault(fault)
+    process = fault.where[0]
+    undo = _begin(simulation, fault, process)
     if undo is None:
         # It has crashed already.
         return

@@ -240,7 +240,7 @@ class BrokersWorld:
     # --- Steps ---------------------------------------------------------------------------------------------------
 
     async def perform(self, step: SimulationStep) -> None:
-        """Perform a step. Raises `ValueError` for one that does not exist."""
+        """Perform a step, which the world has."""
         name = step.arguments[0]
         match step.name:
             case "publish":

@@ -176,7 +176,7 @@ class SealingWorld(BrokersWorld):
             self._grant(broker)
 
     async def perform(self, step: SimulationStep) -> None:
-        """Perform a step. Raises `ValueError` for one that does not exist."""
+        """Perform a step, which the world has."""
         match step.name:
             case "admit":
                 self._grant(step.arguments[0])
