@@ -100,7 +100,7 @@ def _check_processes(scenario: SimulationScenario, world: SimulationWorld, runni
         for one in named:
             if one not in known:
                 hint = did_you_mean(one, known, f"there are: {', '.join(known)}")
-                raise _wrong(f"`{item}`: there is no process `{one[:40]}`", hint)
+                raise _wrong(f"`{item}`: the process `{one[:40]}` does not exist", hint)
 
 
 def _wrong(words: str, hint: str = "") -> MalformedError:

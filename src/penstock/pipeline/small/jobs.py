@@ -503,7 +503,7 @@ def view_rows(path: Path, subscriber: str) -> tuple[tuple[str, ...], list[Row]]:
     `RefusedError` (`pipeline.no-rights`), and `NotSmallError` for a large output.
     """
     if not path.is_dir():
-        raise NotSmallError("there is no such folder on this machine")
+        raise NotSmallError("the folder does not exist on this machine")
     manifests = manifests_of(str(path), read_commits(path))
     theirs = {batch: manifest for batch, manifest in manifests.items() if subscriber in manifest.views}
     if not theirs:
