@@ -53,7 +53,11 @@ def test_nothing_is_violated(world: str) -> None:
         ('world = "roles"\nfaults = ["1 loss 1 gate1 1.5"]', "an amount from 0 to 1", ""),
         ('world = "roles"\nfaults = ["1 delay 1 gate1 nan"]', "an amount from 0 to 3600", ""),
         ('world = "roles"\nfaults = ["1 slow 1 gate1"]', "needs an amount", ""),
-        ('world = "roles"\nfaults = ["1 partition 1 gate1 gate2,lab"]', "the process `lab` does not exist", "laboratory"),
+        (
+            'world = "roles"\nfaults = ["1 partition 1 gate1 gate2,lab"]',
+            "the process `lab` does not exist",
+            "laboratory",
+        ),
         ('world = "roles"\noptions = { sizes = 4 }', "no option `sizes`", "did you mean `size`?"),
         ('world = "roles"\noptions = { size = 0 }', "`size` is 0", "from 1 to 100,000"),
         ('world = "decisions"\noptions = { peps = 0 }', "`peps` is 0", ""),
