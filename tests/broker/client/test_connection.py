@@ -1,7 +1,7 @@
 """A client whose broker goes and comes back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -18,10 +18,10 @@ from tests.broker.node_kit import (
     running,
     until,
 )
-from tests.broker.sports import NETWORK, NEWS, PDA, REPORTER, grant
+from tests.broker.sports import NETWORK, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.wire.link import Endpoint, Link, listen
-from penstock.broker.wire.protocol import Welcome
+from penstock.broker.wire.protocol import Hello, Welcome, read_request, word_of
 from penstock.codec.wire import Wire, encode
 from penstock.errors import FailedError
 from penstock.testing.server_process import free_port
@@ -68,6 +68,30 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
             await reader.close()
             await writer.close()
             await until(lambda: not len(node.clients))
+
+    run(main())
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_what_is_ended_without_an_answer_has_ended(given_up: bool) -> None:
+    async def main() -> None:
+        port = free_port()
+        async with running(READ, port=port) as node:
+            reader = client_of(node, PDA, timeout=0.3)
+            await reader.__aenter__()
+            news = await reader.subscribe(NEWS.name)
+        await until(lambda: "down" in repr(reader))
+        reading = asyncio.create_task(anext(news, None))
+        if given_up:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(news.unsubscribe(), 0.1)
+        else:
+            await news.unsubscribe()
+        assert await reading is None
+        async with running(READ, port=port) as node:
+            await reader.subscribe(NEWS.name)
+            assert node.held == 1
+            await reader.close()
 
     run(main())
 
@@ -214,24 +238,57 @@ def test_a_client_that_waits_for_its_broker_can_be_closed() -> None:
 
 
 @asynccontextmanager
-async def broker_that(*words: Wire, stays: bool = True) -> AsyncIterator[int]:
-    """Run a broker that lets clients in, and answers the first request with these words."""
+async def broker(after_welcome: Callable[[Link], Awaitable[None]]) -> AsyncIterator[int]:
+    """Run a broker that lets clients in."""
     shown = Welcome(Credentials.of(grant(BROKERS[0], None, *BROKER_RIGHTS)).to_bytes())
 
     async def serve(link: Link) -> None:
         await link.receive()
         link.post(encode(shown.to_tree()))
-        await link.receive()
-        for word in words:
-            link.post(encode(word))
-        if stays:
-            await asyncio.Event().wait()
+        await after_welcome(link)
 
     listener = await listen(Endpoint(key=BROKERS[0], network=NETWORK, limits=LIMITS), HOST, 0, serve)
     try:
         yield listener.port
     finally:
         await listener.close()
+
+
+@asynccontextmanager
+async def broker_that(*words: Wire, stays: bool = True) -> AsyncIterator[int]:
+    """Run a broker that lets clients in, and answers the first request with these words."""
+
+    async def answer(link: Link) -> None:
+        await link.receive()
+        for word in words:
+            link.post(encode(word))
+        if stays:
+            await asyncio.Event().wait()
+
+    async with broker(answer) as port:
+        yield port
+
+
+def test_a_broker_that_did_not_answer_is_told_again_that_a_subscription_has_ended() -> None:
+    heard: list[str] = []
+
+    async def serve(link: Link) -> None:
+        while True:
+            for tree in await link.receive():
+                request = read_request(tree)
+                assert not isinstance(request, Hello)
+                heard.append(word_of(request))
+                if heard[-1] != "unsubscribe":
+                    link.post(encode(["accepted", request.number]))
+
+    async def main() -> None:
+        async with broker(serve) as port, client_of(port, PDA, timeout=0.2, types=[signed(NEWS)]) as client:
+            news = await client.subscribe(NEWS.name)
+            await news.unsubscribe()
+            assert news.ended is not None
+            await until(lambda: heard.count("unsubscribe") == 2)
+
+    run(main())
 
 
 def test_a_request_that_waited_when_the_link_was_lost_is_interrupted() -> None:

@@ -755,12 +755,16 @@ class Client:
         except BaseException:
             del among[held.id]
             # The broker may have accepted it all the same, and would deliver what nobody reads.
-            if self._connection.is_up:
-                in_background("ending a request that was given up", self._give_up(held))
+            self._give_up(held)
             raise
         held.active = True
 
-    async def _give_up(self, held: Feed[Any] | Subscription[Any]) -> None:
+    def _give_up(self, held: Feed[Any] | Subscription[Any]) -> None:
+        """Tell the broker in the background that a request is over. Without a connection it has ended there already."""
+        if self._connection.is_up:
+            in_background("ending a request that was given up", self._end_quietly(held))
+
+    async def _end_quietly(self, held: Feed[Any] | Subscription[Any]) -> None:
         with suppress(PenstockError):
             await self._end(held)
 
@@ -828,13 +832,18 @@ class Client:
         held.active = False
         try:
             await self._end(held)
-        except PenstockError as error:
+        except BaseException as error:
+            code = error.code if isinstance(error, PenstockError) else ""
             # With the connection everything has ended that was asked over it.
-            if error.code not in ("client.interrupted", "broker.unknown-id"):
-                raise
-        self._feeds.pop(held.id, None)
-        self._subscriptions.pop(held.id, None)
-        held.end(FailedError("client.closed", "it was ended"))
+            if code not in ("client.interrupted", "broker.unknown-id"):
+                self._give_up(held)
+                if code != "client.timeout":
+                    raise
+        finally:
+            # It has ended here whatever the broker answers: it is not sent again over another connection.
+            self._feeds.pop(held.id, None)
+            self._subscriptions.pop(held.id, None)
+            held.end(FailedError("client.closed", "it was ended"))
 
     async def evolve(self, signed: bytes) -> None:
         """Hand in a signed statement: an owner's change of policy, the time, or whether certificates are valid.
