@@ -24,6 +24,7 @@ class Counting:
 
     name = "counting"
     fault_kinds = ("partition", "slow")
+    fault_amounts: Mapping[str, tuple[float, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {"up": (), "look": (), "fail": ()}
     option_names = ()
     processes = ("one", "two")

@@ -24,6 +24,7 @@ class Pair:
 
     name = "pair"
     fault_kinds = FAULT_KINDS
+    fault_amounts: Mapping[str, tuple[float, ...]] = {"delay": (7.0,)}
     processes = ("a", "b")
     seconds = 10.0
 
@@ -82,6 +83,7 @@ def test_every_kind_of_fault_is_drawn_and_written_down() -> None:
                 assert fault.at > ends[fault.where[0]], "it would hit a process that is down"
                 ends[fault.where[0]] = fault.at + fault.seconds
     assert draw(Random(3), cast("SimulationWorld", Pair()), 10.0) == drawn[3]
+    assert {fault.where[1] for faults in drawn for fault in faults if fault.kind == "delay"} == {"7"}
 
 
 @pytest.mark.parametrize("fault", ["1 partition 1 b", "1 partition 1 a b", "1 loss 1 a 1"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.simulate.simulation import Simulation
     from penstock.simulate.worlds.world import SimulationWorld
 
-#: the amounts of each kind of fault that `draw` chooses from; none for kinds without one
+#: the amounts of each kind of fault that `draw` chooses from, unless a world has others; none for kinds without one
 _AMOUNTS: Final[dict[str, tuple[float, ...]]] = {
     "partition": (),
     "loss": (0.02, 0.1, 0.3),
@@ -131,8 +131,8 @@ def draw(random: Random, world: "SimulationWorld", within: float) -> tuple[Fault
         others = [other for other in world.processes if other != process]
         if kind == "partition" and others and random.random() < 0.5:  # one in two
             where = (process, ",".join(random.sample(others, random.randint(1, len(others)))))
-        elif _AMOUNTS[kind]:
-            where = (process, f"{random.choice(_AMOUNTS[kind]):g}")
+        elif amounts := world.fault_amounts.get(kind, _AMOUNTS[kind]):
+            where = (process, f"{random.choice(amounts):g}")
         found.append(Fault(at, kind, lasts, where))
     return (*sorted(found, key=lambda fault: fault.at),)
 

@@ -60,6 +60,7 @@ class BrokersWorld:
     fault_kinds: tuple[str, ...] = (
         *("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
     )
+    fault_amounts: Mapping[str, tuple[float, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "publish": ("PUBLISHER", "EVENT"),
         **dict.fromkeys(("subscribe", "unsubscribe", "grant", "revoke"), ("READER",)),

@@ -98,6 +98,8 @@ class ComponentsWorld:
 
     name = "components"
     fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    #: ten minutes are longer than all times of this domain; it would have to wait for an hour, and speak all the time
+    fault_amounts: Mapping[str, tuple[float, ...]] = {"jump": (-600.0, -20.0, 20.0, 600.0)}
     step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "USER"), "policy": ("RANK",), "admit": ("NUMBER",)}
     option_names = ("peps", "pdps", "pips")
     seconds = 60.0

@@ -139,6 +139,7 @@ class DecisionsWorld:
 
     name = "decisions"
     fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    fault_amounts: Mapping[str, tuple[float, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "ROLES", "DOCUMENT"), "policy": ("NUMBER", "DELAY")}
     option_names = ("peps",)
     seconds = 60.0

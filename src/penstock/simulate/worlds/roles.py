@@ -89,6 +89,7 @@ class RolesWorld:
 
     name = "roles"
     fault_kinds = ("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump")
+    fault_amounts: Mapping[str, tuple[float, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "duty": ("SERVICE", "PERSON", "yes|no"),
         "work": ("SERVICE", "PERSON"),

@@ -78,6 +78,7 @@ class RuleBookWorld:
 
     name = "rule-book"
     fault_kinds = ("partition", "loss", "slow", "stop", "crash", "skew", "jump")
+    fault_amounts: Mapping[str, tuple[float, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "state": ("PUBLISHER", "TYPE", "LIST"),
         "withdraw": ("PUBLISHER",),

@@ -31,6 +31,10 @@ class SimulationWorld(Protocol):
         """Which kinds of faults it must stand."""
 
     @property
+    def fault_amounts(self) -> Mapping[str, tuple[float, ...]]:
+        """The amounts of faults to draw, for kinds whose usual ones do not suit it."""
+
+    @property
     def step_kinds(self) -> Mapping[str, tuple[str, ...]]:
         """The kinds of steps with what each needs; words in `PROCESS_WORDS` are names of processes."""
 
