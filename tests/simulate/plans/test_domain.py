@@ -48,6 +48,13 @@ def test_a_plan_that_works_has_no_findings_and_response_times_with_their_parts(t
     assert {one.suffix for one in tmp_path.iterdir()} == {".toml", ".roles", ".policy"}
 
 
+def test_what_a_decision_point_still_does_for_an_earlier_request_counts_for_no_later_one(tmp_path: Path) -> None:
+    slow = replace(QUICK, requests=1, latency=Latency(0.02, 0.02))
+    (times,) = tried(tmp_path, SmallDomain(deciding={1: ("doors",), 2: ("doors",)}), slow).responses
+    # Each sample goes to the fabric and from there to its readers.
+    assert min(times.parts["request"], times.parts["answer"], times.parts["information"] / 2) >= 0.04
+
+
 def test_a_trial_is_repeatable(tmp_path: Path) -> None:
     plan = SmallDomain().load(tmp_path)
     first, again = (simulate_domain(plan, trial=QUICK) for _ in range(2))

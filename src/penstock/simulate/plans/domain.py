@@ -484,9 +484,12 @@ class _DomainRun:
                     exchange.asked.setdefault(id_, now)
                 case DecisionReply(id=asker, number=number) if asker == id_ and exchange.has(number):
                     exchange.answered.setdefault(sample.writer.id, (sample.time, now))
-                case InformationReply(id=asker, number=number) if asker == id_ and exchange.has(number):
-                    began = number / MICROSECONDS
-                    exchange.informed[id_] = (min(began, exchange.informed.get(id_, (began, 0.0))[0]), now)
+                case InformationReply(id=asker, number=number) if asker == id_ and id_ in exchange.asked:
+                    # A PDP may still ask for what an earlier request needed.
+                    asked = exchange.asked[id_]
+                    if number >= round(asked * MICROSECONDS):
+                        began = max(asked, number / MICROSECONDS)
+                        exchange.informed[id_] = (min(began, exchange.informed.get(id_, (began, now))[0]), now)
             await received(sample)
 
         component.received = observed  # type: ignore[method-assign]  # what a component receives is not changed
@@ -803,8 +806,6 @@ def _parts(exchange: _Exchange, ended: float) -> dict[str, float]:
     arrived, pdp = max(before)
     written, asked = exchange.answered[pdp][0], exchange.asked.get(pdp, began)
     start, last = exchange.informed.get(pdp, (asked, asked))
-    # Who asks for information has the request.
-    asked = min(asked, start)
     informed = min(last, written) - start
     found = {
         "request": asked - began,
