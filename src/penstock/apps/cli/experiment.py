@@ -13,6 +13,7 @@ import click
 
 from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.files import check_target
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
@@ -64,6 +65,8 @@ def experiment(options: _Experiment) -> CommandAnswer:
         data = {"experiments": [one.as_dict() for one in CATALOGUE]}
         return CommandAnswer(data, [grid_table(("name", "figure", "method", "title"), rows)])
     chosen = find_experiments(options.names)
+    if options.out is not None:
+        check_target(options.out, overwrite=True)
     lab = Laboratory(quick=options.quick, share=options.share, links=_links, program=_PROGRAM)
     runs = [_run(one, lab) for one in chosen]
     out = options.out or (_PAGE if "all" in options.names else None)

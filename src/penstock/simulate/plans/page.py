@@ -6,15 +6,32 @@ from datetime import datetime
 
 from penstock.authority.components.plans.domain_check import PlanFinding
 from penstock.pipeline.pages import bars, made, page, section, table
-from penstock.simulate.plans.domain import PARTS, DomainComparison, DomainReport, JoinOutcome, ResponseTimes
-from penstock.simulate.plans.network import NetworkReport, at_share
+from penstock.simulate.plans.domain import (
+    PARTS,
+    DomainComparison,
+    DomainReport,
+    DomainTrial,
+    JoinOutcome,
+    ResponseTimes,
+)
+from penstock.simulate.plans.network import NetworkReport, NetworkTrial, at_share
 from penstock.simulate.plans.requests import DomainFinding
 
 _BUCKETS = 20
 
 
-def domain_html(report: DomainReport, comparison: DomainComparison | None = None, at: datetime | None = None) -> str:
-    """Return the page of a domain plan, and of its comparison with today's."""
+def domain_html(
+    report: DomainReport,
+    comparison: DomainComparison | None = None,
+    at: datetime | None = None,
+    *,
+    file: str = "",
+    trial: DomainTrial | None = None,
+) -> str:
+    """Return the page of a domain plan, and of its comparison with today's.
+
+    `file` is where the plan comes from, and `trial` how it was tried.
+    """
     joined = sum(one.state == "joined" for one in report.joins)
     facts = {
         "problems": len(report.problems),
@@ -23,7 +40,7 @@ def domain_html(report: DomainReport, comparison: DomainComparison | None = None
         "joined": joined,
         "requests": sum(len(one.seconds) for one in report.responses),
     }
-    footer = f"{made(at)}Simulated by penstock. The trace is {report.trace}."
+    footer = _footer(report.trace, at, file, trial)
     lead = "A domain plan, run in virtual time with its real components before it is rolled out."
     return page(f"Trial of domain {report.domain}", lead, facts, _parts(report, comparison), footer)
 
@@ -103,7 +120,7 @@ def _changes(comparison: DomainComparison) -> str:
     today = {(one.component, one.action): one for one in comparison.today.responses}
     for one in comparison.planned.responses:
         before = today.get((one.component, one.action))
-        if before is not None:
+        if before is not None and _micro(before.at(0.99)) != _micro(one.at(0.99)):
             what = f"p99 {_micro(before.at(0.99)):,} µs → {_micro(one.at(0.99)):,} µs"
             rows.append(["response time", "", f"components.{one.component}", f"{one.action}: {what}"])
     change = comparison.change
@@ -113,13 +130,22 @@ def _changes(comparison: DomainComparison) -> str:
             f"All components have applied the change after {change.seconds * 1e3:,.1f} ms. Of {change.requests:,} "
             f"requests, {change.unanswered:,} ended without a decision. {len(change.lost)} components lost their roles."
         )
-    return section("Compared with today", text, table=table("Changes", ("what", "code", "where", "change"), rows))
+    changes = table("Changes", ("what", "code", "where", "change"), rows) if rows else ""
+    return section("Compared with today", text, table=changes)
 
 
 def network_html(
-    report: NetworkReport, single: Mapping[str, NetworkReport] | None = None, at: datetime | None = None
+    report: NetworkReport,
+    single: Mapping[str, NetworkReport] | None = None,
+    at: datetime | None = None,
+    *,
+    file: str = "",
+    trial: NetworkTrial | None = None,
 ) -> str:
-    """Return the page of a network plan; `single` has what happens if one link is lost, by its name."""
+    """Return the page of a network plan; `single` has what happens if one link is lost, by its name.
+
+    `file` is where the plan comes from, and `trial` how it was tried.
+    """
     facts = {
         "brokers": report.brokers,
         "links": report.links,
@@ -150,8 +176,16 @@ def network_html(
         drawn = bars("Last delivery (p99)", [(name, _micro(late)) for name, (_, late) in cut.items()], "b")
         parts.append(section("One lost link", text, drawn, table("One lost link", heads, lost)))
     lead = "A network of brokers, run in virtual time: an owner revokes rights of readers at random brokers."
-    footer = f"{made(at)}Simulated by penstock. The trace is {report.trace}."
+    footer = _footer(report.trace, at, file, trial)
     return page("Trial of a network", lead, facts, parts, footer)
+
+
+def _footer(trace: str, at: datetime | None, file: str, trial: DomainTrial | NetworkTrial | None) -> str:
+    source, how = f" from {file}" if file else "", ""
+    if trial is not None:
+        least, most = trial.latency.least * 1e3, trial.latency.most * 1e3
+        how = f", with seed {trial.seed}; messages take {least:g} to {most:g} ms"
+    return f"{made(at)}Simulated by penstock{source}{how}. The trace is {trace}."
 
 
 def histogram(seconds: Sequence[float]) -> list[tuple[str, int]]:

@@ -20,6 +20,7 @@ def test_a_plan_that_works(penstock: Shell) -> None:
     page = (penstock.folder / "trial.html").read_text()
     assert "Trial of domain house" in page
     assert "the latency of the request" in page
+    assert "from house.toml, with seed 0; messages take 0.1 to 0.5 ms. The trace is " in page
     assert "<script" not in page
     # A page is not replaced, and nothing is run before that is known.
     assert penstock("simulate", "domain", "house.toml", "--html", "trial.html").code == "file.exists"
@@ -93,6 +94,7 @@ def test_a_network_is_tried(penstock: Shell) -> None:
     page = (penstock.folder / "net.html").read_text()
     assert "Trial of a network" in page
     assert "One lost link" in page
+    assert "from net.toml, with seed 0; messages take 1 to 5 ms. The trace is " in page
     data = penstock.ok(*few, "--lose", "c:d", "--lost-for", "1s", "-o", "json").json
     assert data["reached"] == 3
     assert data["complete"]["longest"] > 1

@@ -180,7 +180,7 @@ def domain(session: CommandSession, options: _Domain) -> CommandAnswer:
     else:
         comparison = compare_domains(open_plan(options.compare), loaded, trial)
         report = comparison.planned
-    options.trial.write(domain_html(report, comparison, session.now))
+    options.trial.write(domain_html(report, comparison, session.now, file=options.file, trial=trial))
     failing = report.findings if options.strict else report.problems
     error = None
     if failing:
@@ -348,7 +348,7 @@ def network(session: CommandSession, options: _Network) -> CommandAnswer:
     if _EACH in options.lose:
         for link in plan.links:
             single[f"{link.one}:{link.other}"] = simulate_network(plan, replace(trial, lost=(link,), orders=1))
-    options.trial.write(network_html(report, single, session.now))
+    options.trial.write(network_html(report, single, session.now, file=options.file, trial=trial))
     problems = _network_problems([report, *single.values()], options.within)
     error = RefusedError("simulate.problems", f"{options.file}: {'; '.join(problems)}") if problems else None
     found = {**report.as_dict(), "ok": not problems, "lost": {name: one.as_dict() for name, one in single.items()}}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -202,6 +203,8 @@ def explore(options: _Explore) -> CommandAnswer:
                 progress=progress,
             )
     except KeyboardInterrupt:
+        # What was interrupted never awaits what it has made.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise _stopped(scenario, run_seeds, state[0], _rate(run_seeds, began)) from None
     data: dict[str, object] = {
         "world": scenario.world,
