@@ -1,11 +1,13 @@
-"""Work with a NATS server is tried again with longer and longer pauses, as long as what went wrong may pass."""
+"""Work with a NATS server is tried again with longer and longer pauses; a client that is closed leaves no socket."""
 
 import asyncio
-from itertools import islice
+from itertools import count, islice
+from urllib.parse import urlparse
 
 import pytest
+from nats.aio.client import Srv
 
-from penstock.fabric.nats_api import doubling, is_refusal, retried
+from penstock.fabric.nats_api import NatsClient, close_socket, doubling, is_refusal, retried
 
 
 def test_pauses_double_up_to_the_longest() -> None:
@@ -48,3 +50,25 @@ def test_a_refusal_is_known_by_what_the_server_says() -> None:
     assert is_refusal(ConnectionError("Authorization Violation"), "")
     assert is_refusal(TimeoutError(), "nats: permissions violation for publish")
     assert not is_refusal(TimeoutError("connection refused"), "")
+
+
+def test_a_client_that_is_cancelled_while_it_connects_leaves_no_socket_open() -> None:
+    async def main() -> None:
+        listening = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        url = f"nats://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        for rounds in count():
+            client = NatsClient()
+            client.options = {"connect_timeout": 5}
+            connecting = asyncio.create_task(client._connect_to_server(Srv(uri=urlparse(url))))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            if connecting.done():
+                close_socket(client)
+                break
+            connecting.cancel()
+            await asyncio.wait([connecting])
+            writer = getattr(client._transport, "_bare_io_writer", None)
+            assert writer is None or writer.transport.is_closing(), rounds
+        listening.close()
+
+    asyncio.run(main())

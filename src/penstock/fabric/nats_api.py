@@ -95,7 +95,12 @@ class NatsClient(Client):
     async def _connect_to_server(self, s: Any) -> None:
         # A connection on which the server did not introduce itself is forgotten by nats-py, with its socket open.
         close_socket(self)
-        await super()._connect_to_server(s)
+        try:
+            await heeding(super()._connect_to_server(s))
+        except asyncio.CancelledError:
+            # The client was closed while it connected again: nobody else closes what has just been opened.
+            close_socket(self)
+            raise
 
     async def connect(self, *args: Any, **options: Any) -> None:
         """Connect as nats-py does."""
