@@ -1,5 +1,6 @@
 """Revocations in networks of several sizes, counted in the simulator."""
 
+from penstock.simulate.experiments.charts import LineChart
 from penstock.simulate.experiments.experiment import Laboratory
 from penstock.simulate.experiments.revocation import EXPERIMENTS
 
@@ -13,5 +14,5 @@ def test_small_networks_keep_the_limit() -> None:
     late, messages = (found.headings.index(heading) for heading in ("after completion", "messages"))
     assert {row[late] for row in found.rows} == {"0"}
     assert all(row[messages] != "0" for row in found.rows)
-    assert found.chart is not None
+    assert isinstance(found.chart, LineChart)
     assert len(found.chart.lines) == 4

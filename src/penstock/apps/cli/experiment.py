@@ -68,9 +68,14 @@ def experiment(options: _Experiment) -> CommandAnswer:
     if options.out is not None:
         check_target(options.out, overwrite=True)
     lab = Laboratory(quick=options.quick, share=options.share, links=_links, program=_PROGRAM)
-    runs = [_run(one, lab) for one in chosen]
     out = options.out or (_PAGE if "all" in options.names else None)
-    files = write_evidence(Path(out), runs, CATALOGUE) if out is not None else []
+    runs: list[ExperimentRun] = []
+    files: dict[Path, None] = {}
+    for one in chosen:
+        runs.append(_run(one, lab))
+        if out is not None:
+            # What took hours is not lost with the next one.
+            files |= dict.fromkeys(write_evidence(Path(out), runs[-1:], CATALOGUE))
     shown = [part for run in runs for part in _shown(run)]
     made = {"machine": machine(), "experiments": [run.as_dict() for run in runs], "files": [*map(str, files)]}
     return CommandAnswer(made, [*shown, *(f"✓ wrote {file}" for file in files)])

@@ -99,11 +99,14 @@ class RealSurroundings:
 
 
 class SimulatedSurroundings:
-    """A simulation, in which a sample takes a fixed time to the fabric, and from it."""
+    """A simulation."""
 
-    def __init__(self, simulation: Simulation, latency: float) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        simulation.network.conditions = Conditions(Latency(latency / 2, latency / 2))
+
+    def latency(self, seconds: float) -> None:
+        """Let a sample take so long, one half of it to the fabric, and the other one from there."""
+        self._simulation.network.set_all(Conditions(Latency(seconds / 2, seconds / 2)))
 
     def fabric(self, process: str) -> Fabric:
         """Return the fabric across the network."""

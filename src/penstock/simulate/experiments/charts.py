@@ -10,6 +10,9 @@ from typing import Final
 _WIDTH, _HEIGHT = 600, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 160, 28, 45
 _COLOURS: Final = ("#1b6ca8", "#c8553d", "#588b3f", "#7a4f9a", "#8a6d1f", "#4a5568")
+#: of bars: the height of one, the space for names, values and what is below, and the colour of what is compared with
+_BAR, _NAMES, _VALUES, _MARGIN = 26, 250, 80, 10
+_PALE: Final = "#b8c4cf"
 #: how many marks an axis has at most
 _MARKS: Final = 12
 #: pixels between two names of lines
@@ -70,6 +73,33 @@ class LineChart:
             last = max(y, last + _LINE_HEIGHT)
             found.append(_text(_WIDTH - _RIGHT + 8, last + 4, name, "start", _COLOURS[place % len(_COLOURS)]))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Bars below one another, each with its value. Those that are compared with are paler."""
+
+    title: str
+    unit: str
+    #: names with values, and whether the value is what is compared with
+    bars: Sequence[tuple[str, float, bool]]
+
+    def svg(self) -> str:
+        """Return the chart as the text of an SVG file."""
+        height = _TOP + _BAR * len(self.bars) + _MARGIN
+        most = max(value for _, value, _ in self.bars)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
+            f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style>",
+            _text(8, 16, self.unit, "start"),
+        ]
+        for place, (name, value, compared) in enumerate(self.bars):
+            y, wide = _TOP + _BAR * place, value / most * (_WIDTH - _NAMES - _VALUES)
+            colour = _PALE if compared else _COLOURS[0]
+            parts.append(_text(_NAMES - 8, y + _BAR * 0.6, name, "end"))
+            parts.append(f'<rect x="{_NAMES}" y="{y}" width="{wide:.1f}" height="{_BAR - 6}" fill="{colour}"/>')
+            parts.append(_text(_NAMES + wide + 6, y + _BAR * 0.6, f"{value:,.4g}", "start"))
+        return "".join(parts) + "</svg>\n"
 
 
 def write_page(path: Path, title: str, charts: Iterable[LineChart]) -> None:

@@ -68,6 +68,8 @@ class DomainOutcome:
     """How it ended: components by kind and by what became of them, times, and how much was exchanged."""
 
     joined: Counter[ComponentKind] = field(default_factory=Counter)
+    #: by kind: when each joined, in virtual seconds
+    joins: dict[ComponentKind, list[float]] = field(default_factory=lambda: {kind: [] for kind in _KINDS})
     left: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     waiting: int = 0
@@ -235,6 +237,7 @@ class ComponentDomain:
             self._simulation.note(name, "rejected", code=error.code)
             return
         self.outcome.joined[kind] += 1
+        self.outcome.joins[kind].append(self._simulation.time)
         self._joined[name] = component
         self._simulation.note(name, "joined", of=str(kind))
 

@@ -14,7 +14,7 @@ from penstock.authority.decisions.links import PointLinks
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError
 from penstock.model.principals import Principal
-from penstock.simulate.experiments.charts import LineChart
+from penstock.simulate.experiments.charts import BarChart, LineChart
 from penstock.simulate.experiments.processes import ProcessPart
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class PaperComparison:
     paper: str
     ours: str
     agrees: bool
-    otherwise: str = ""
+    otherwise: str
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
@@ -66,7 +66,7 @@ class ExperimentFindings:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     comparisons: Sequence[PaperComparison]
-    chart: LineChart | None = None
+    chart: LineChart | BarChart | None = None
     #: with what it was run, if this differs from the paper's parameters
     instead: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ class ExperimentFindings:
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        lines = () if self.chart is None else self.chart.lines
+        lines = self.chart.lines if isinstance(self.chart, LineChart) else ()
         return {
             "verdict": self.verdict,
             "agrees": self.agrees,

@@ -7,6 +7,7 @@ All times are those of the processor.
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from penstock.moderator.detection.detector import Detector
@@ -34,6 +35,9 @@ _PRINTED: Final = 7_830.0
 #: how far a line may be from the expected shape: times grow by this factor more or less than they should
 _BENT: Final = 1.5
 _TYPES: Final = "10^5; ours 2^17 - 1, since the tree is balanced"
+_HERE: Final = MappingProxyType(
+    {"rules": "none is in conflict with another", "time": "of the processor, the median of several rounds"}
+)
 
 
 def stating_times(world: RuleWorld, rules: int, publishers: int, rounds: int) -> list[float]:
@@ -65,7 +69,7 @@ def _findings(
     first = next(iter(found.values()))
     rows = [(f"{at:,}", f"{value:.2f} ms", f"{value / first:.2f}") for at, value in found.items()]
     chart = LineChart(title, x, "ms", [ChartLine("Penstock", [*found.items()])], log_x=log_x)
-    return ExperimentFindings((x, "time", "/ first"), rows, comparisons, chart)
+    return ExperimentFindings((x, "time", "/ first"), rows, comparisons, chart, _HERE)
 
 
 def _figure_3(lab: Laboratory) -> ExperimentFindings:
@@ -79,10 +83,10 @@ def _figure_3(lab: Laboratory) -> ExperimentFindings:
     bent = found[many] / found[few] / (many / few)
     comparisons = [
         PaperComparison(
-            f"the time grows linearly with the rules (growth / growth of the rules, at most {_BENT})",
+            f"the time grows linearly with the rules (growth / growth of the rules, {_within(_BENT)})",
             "approximately 1",
             f"{bent:.2f}",
-            bent <= _BENT,
+            1 / _BENT <= bent <= _BENT,
             "A rule is compared with those on its path to the root and below it, which are more if more are in force.",
         ),
         PaperComparison(
@@ -90,6 +94,7 @@ def _figure_3(lab: Laboratory) -> ExperimentFindings:
             f"{_PRINTED:,.0f} ms (Pentium Mobile, 2 GHz)",
             f"{found[many]:,.0f} ms",
             found[many] <= _PRINTED,
+            "The machine is slower than one of 2008.",
         ),
     ]
     return _findings("Time to state rules", "rules", found, comparisons, log_x=False)
@@ -123,14 +128,29 @@ def _figure_5(lab: Laboratory) -> ExperimentFindings:
     found = {2**levels - 1: taken for levels, taken in by_level.items()}
     middle = trees[len(trees) // 2]
     bent = by_level[trees[-1]] / by_level[middle] / (trees[-1] / middle)
-    comparison = PaperComparison(
-        f"the time grows with the logarithm of the tree's size (growth / growth of the levels, at most {_BENT})",
-        "logarithmic: 1",
-        f"{bent:.2f}",
-        bent <= _BENT,
-        "Times of single rules vary on a busy machine.",
-    )
-    return _findings("Time to state 100 rules by event types", "event types", found, [comparison], log_x=True)
+    steps = f"{2**middle - 1:,} to {2 ** trees[-1] - 1:,} types: growth / growth of the levels"
+    comparisons = [
+        PaperComparison(
+            f"the time grows at most with the logarithm of the tree's size ({steps}, at most {_BENT})",
+            "logarithmic: 1",
+            f"{bent:.2f}",
+            bent <= _BENT,
+            "Times of single rules vary on a busy machine.",
+        ),
+        PaperComparison(
+            f"and no less (at least {1 / _BENT:.2f})",
+            "logarithmic: 1",
+            f"{bent:.2f}",
+            bent >= 1 / _BENT,
+            "Our detector searches among the places where rules are in force, of which there are 100 at most here, and "
+            "not in the tree of event types; a level more is one look-up more, which hardly shows.",
+        ),
+    ]
+    return _findings("Time to state 100 rules by event types", "event types", found, comparisons, log_x=True)
+
+
+def _within(bent: float) -> str:
+    return f"between {1 / bent:.2f} and {bent:g}"
 
 
 EXPERIMENTS: Final = (
@@ -149,7 +169,7 @@ EXPERIMENTS: Final = (
         "Figure 4",
         "Execution time by the number of publishers",
         ExperimentMethod.TIMED,
-        {"rules": "1,000", "event types": _TYPES, "publishers": "100 to 100,000"},
+        {"rules": "1,000", "event types": _TYPES, "publishers": "ours 100 to 100,000"},
         _figure_4,
     ),
     Experiment(
@@ -158,7 +178,7 @@ EXPERIMENTS: Final = (
         "Figure 5",
         "Execution time by the size of the event tree",
         ExperimentMethod.TIMED,
-        {"rules": "100", "event types": "2^l - 1, up to 10^5", "publishers": "10^5"},
+        {"rules": "100", "event types": "2^l - 1; ours up to 2^17 - 1", "publishers": "10^5"},
         _figure_5,
     ),
 )

@@ -3,6 +3,7 @@
 Each network is run by `penstock.simulate.plans.network`, with links of 1 to 5 ms and service times of this machine.
 """
 
+import time
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -68,7 +69,9 @@ def _revocation(lab: Laboratory) -> ExperimentFindings:
     cases = [_Case(shape, size) for size in sizes for shape in _SHAPES]
     cases += [_Case(shape, large, _LOST) for shape in _SHAPES]
     rate = lab.pick(200.0, 20.0)
+    start = time.process_time()
     found = {case: case.run(times, readers, rate) for case in lab.each(cases)}
+    taken = time.process_time() - start
     rows = [
         (
             case.shape,
@@ -114,9 +117,8 @@ def _revocation(lab: Laboratory) -> ExperimentFindings:
     ]
     chart = LineChart("Revocation by brokers", "brokers", "ms", lines, log_x=True)
     shown = ", ".join(f"{name} {seconds * 1e6:.0f} µs" for name, seconds in times.seconds.items())
-    return ExperimentFindings(
-        headings, rows, comparisons, chart, {"service times by `penstock simulate calibrate`": shown}
-    )
+    instead = {"service times by `penstock simulate calibrate`": shown, "processor time": f"{taken:.0f} s"}
+    return ExperimentFindings(headings, rows, comparisons, chart, instead)
 
 
 def _is(case: _Case, shape: str) -> bool:

@@ -9,6 +9,10 @@ from penstock.authority.decisions.questions import AccessQuestion, Entity
 
 RIGHTS: Final = ("read", "append", "write")
 _ROLES, _ROLES_OF_A_SUBJECT, _DENSITY = 40, 3, 0.05
+DESCRIPTION: Final = (
+    f"100 subjects, 100 objects, {len(RIGHTS)} rights, and {_ROLES} roles that have {_DENSITY:.0%} of the permissions "
+    f"each; a subject has {_ROLES_OF_A_SUBJECT} of them"
+)
 
 
 class RandomRolePolicy:
