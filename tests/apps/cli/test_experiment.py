@@ -17,7 +17,7 @@ def test_a_quick_run_writes_its_section_of_a_page(penstock: Shell) -> None:
     done = penstock("experiment", "capabilities-table4.8", "--quick", "--out", "page.md", "-o", "json")
     (one,) = done.json["experiments"]
     assert (one["name"], one["figure"]) == ("capabilities-table4.8", "Table 4.8")
-    assert done.json["files"] == ["page.md"]
+    assert done.json["files"] == ["page.md", "page/capabilities-table4.8.svg"]
     text = Path("page.md").read_text(encoding="utf-8")
     assert one["verdict"] in text
     assert done.json["machine"] in text

@@ -272,7 +272,7 @@ def _figure_78(lab: Laboratory) -> ExperimentFindings:
             "less than 1",
             f"{many:.1%} / {few:.1%}: {many / few:.2f}",
             many < few,
-            "Plaintext becomes dearer with each attribute, too: clients and brokers write and read it in Python, and "
+            "Plaintext takes more time with each attribute, too: clients and brokers write and read it in Python, and "
             "sealing in compiled code costs about as much again for each attribute.",
         ),
         PaperComparison(
