@@ -618,7 +618,7 @@ class AdministrationComponent:
             for instance in registry.reconfiguration_topics():
                 await self._write(instance, ended)
         for number in [one for one, progress in registry.progress.items() if progress.base is not None]:
-            base = registry.progress[number].base
+            base = registry.progress[number].base if number in registry.progress else None
             if base is not None:
                 topics = registry.announced_topics(number)
                 await self._commit(BaseTime(number, base))
@@ -628,13 +628,18 @@ class AdministrationComponent:
             await self._compact()
 
     async def _announce(self, number: int, only: TopicInstance | None = None) -> None:
+        """Announce a reconfiguration on all topics that it concerns, as long as no other PAP ends it."""
+        registry = self.registry
         for keys in [*self.registry.new_topic_keys(number, self._random)] if only is None else ():
             await self._write(_APOL, keys)
-        for instance in sorted(self.registry.progress[number].opened):
+        for instance in sorted(registry.progress[number].opened) if number in registry.progress else ():
             # A newcomer that reads this topic must know which certificates are over.
             for standing in self.registry.standing() if only is None else ():
                 await self._write(instance, standing)
-        for instance in self.registry.announced_topics(number) if only is None else [only]:
+        known = number in registry.progress
+        for instance in [only] if only is not None else registry.announced_topics(number) if known else []:
+            if number not in registry.progress:
+                return
             announcement = self._next_number(self.now())
             for part in self.registry.reconfigurations(number, instance, self._key, self._random, announcement):
                 await self._write(instance, part)
@@ -747,7 +752,7 @@ class AdministrationComponent:
             last = self._publishers[instance].last if instance in self._publishers else None
             for standing in self.registry.standing():
                 await self._write(instance, standing)
-            for number, progress in self.registry.progress.items():
+            for number, progress in list(self.registry.progress.items()):
                 if instance in progress.routes.values():
                     await self._announce(number, instance)
             if instance in self._before:
@@ -784,7 +789,8 @@ class AdministrationComponent:
         if self._owned is not None:
             return
         if self._unsure is not None:
-            await self._put(self._unsure)
+            # Others may have written before it gets there: it is followed in its place, with what is on CONF.
+            await self._send(self._unsure)
         else:
             self._owned = await self._fabric.publisher(
                 topic_name(self.settings.domain, _CONF), strength=self.settings.strength
@@ -800,7 +806,7 @@ class AdministrationComponent:
                     await self._again(instance, sample)
         for sample in await self._fabric.state(topic_name(self.settings.domain, _JOIN)):
             await self._again(_JOIN, sample)
-        for number, progress in self.registry.progress.items():
+        for number, progress in list(self.registry.progress.items()):
             if progress.base is None or progress.rekeyed:  # nobody waits for PSPs, which need the keys too
                 await self._announce(number)
 
@@ -821,10 +827,15 @@ class AdministrationComponent:
     async def _catch_up_later(self, time: float) -> None:
         while (left := time - self.now()) > 0:
             await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))  # somebody may set the clock right before
-        async with self._lock:
-            if self._ahead is None:
-                return
-            await self._catch_up()
+        while self._ahead is not None:
+            try:
+                async with self._lock:
+                    if self._ahead is not None:
+                        await self._catch_up()
+            except FailedError as error:
+                # This PAP would do nothing any more if it did not try again.
+                self._note(error)
+                await self._clock.sleep(CLOCK_LOOK)
         await self._follow_table()
         self._schedule()
 
@@ -854,7 +865,7 @@ class AdministrationComponent:
         sealed = self._sealed(_CONF, content, data)
         await self._put(_ConfWrite(self._owned, content, time, data, sealed, sample_key(sample)))
 
-    async def _put(self, one: _ConfWrite) -> None:
+    async def _send(self, one: _ConfWrite) -> None:
         """Write to CONF what may be there already: then all readers drop the copy. Raises as `Publisher.publish`."""
         try:
             await one.publisher.publish(one.sealed, key=one.key)
@@ -866,6 +877,10 @@ class AdministrationComponent:
             self._owned, self._unsure = None, one
             raise
         self._owned, self._unsure = one.publisher, None
+
+    async def _put(self, one: _ConfWrite) -> None:
+        """Write to CONF, and follow it here. Raises as `Publisher.publish`."""
+        await self._send(one)
         # The same sample comes back, and is a copy then.
         try:
             self._verifier.verify(one.data, _CONF, one.key, b"", one.time)
