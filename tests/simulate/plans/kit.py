@@ -41,6 +41,10 @@ class SmallDomain:
     #: the type of the subjects that the information point knows, and that policies name
     known_type: str = "user"
     pap: bool = True
+    #: whether the information point is in a component file of its own, `pip.toml`
+    apart: bool = False
+    #: seconds in which components must apply a change of roles
+    apply_within: float = 10.0
     mode: str = "first"
     resource: str = "door"
 
@@ -56,11 +60,13 @@ class SmallDomain:
         points = "\n".join(f'[components.pdp-{n}]\nrole = "DR({n})"\nkey = "pdp-{n}.key"' for n in self.deciding)
         knowing = "".join(f', "QPDP_{n}", "IREQ_{n}"' for n in self.deciding if n in self.informed)
         answering = "".join(f', "IREP_{n}"' for n in self.deciding if n in self.informed)
+        informing = "" if self.apart else self._informing()
         pap = '[components.pap]\nkind = "PAP"\nkey = "pap.key"\n' if self.pap else ""
         return f"""name = "house"
 administrators = ["{"pap" if self.pap else "boss"}"]
 role_policy = "house.roles"
 policies = ["*.policy"]
+apply_within = {self.apply_within}
 [levels]
 lifespan = 2
 [names]
@@ -77,17 +83,20 @@ write = ["APIP_1"{answering}]
 read = ["RPIP_1"{knowing}]
 [appointments]
 {appointments}
-[sources.people]
-file = "people.csv"
-of = "subject"
-type = "{self.known_type}"
-attributes = ["rank"]
 {pap}
 [components.pep]
 role = "ER(1)"
 key = "pep.key"
 actions = ["{self.resource}/open"]
 {points}
+{informing}"""
+
+    def _informing(self) -> str:
+        return f"""[sources.people]
+file = "people.csv"
+of = "subject"
+type = "{self.known_type}"
+attributes = ["rank"]
 [components.pip]
 role = "IR(1)"
 key = "pip.key"
@@ -109,6 +118,10 @@ policies = [{listed}]"""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "house.toml").write_text(self.text())
         (folder / "house.roles").write_text(ROLES)
+        if self.apart:
+            names = "".join(f'{one} = "{simulated_key("test " + one).principal}"\n' for one in ("pap", "pip"))
+            head = f'name = "house"\nadministrators = ["pap"]\n[names]\n{names}'
+            (folder / "pip.toml").write_text(head + self._informing() + 'kind = "PIP"\n')
         for name, (algorithm, rules) in self.policies.items():
             target = 'target clause kind == "door" and does == "open"'
             policy = f'policy {name} version "1.0" {{ apply {algorithm} {target} {rules} }}'

@@ -10,6 +10,7 @@ import pytest
 from tests.simulate.plans.kit import SmallDomain
 
 from penstock.authority.components.plans.domain_check import PlanLevel
+from penstock.authority.components.plans.domain_plan import load_domain_plan
 from penstock.simulate.network import Latency
 from penstock.simulate.plans.domain import (
     DomainReport,
@@ -19,7 +20,7 @@ from penstock.simulate.plans.domain import (
     simulate_domain,
     simulated_key,
 )
-from penstock.simulate.plans.requests import PlanRequest
+from penstock.simulate.plans.requests import PlanRequest, planned_requests
 from penstock.simulate.simulation import ServiceTimes
 
 QUICK = DomainTrial(requests=4, rate=100.0)
@@ -132,6 +133,106 @@ def test_a_changed_decision_is_shown_by_a_request_that_today_is_decided_so(tmp_p
     subjects = {one.message: json.loads(json.dumps(one.request))["subject"]["type"] for one in found}
     assert subjects["requests to `door/open` that were Permit become Deny"] == "nurse"
     assert subjects["requests to `door/open` that were Deny become Permit"] == "clerk"
+
+
+def test_other_component_files_belong_to_both_plans_of_a_comparison(tmp_path: Path) -> None:
+    rules = "rule high { permit condition rank >= 5 }"
+    today = SmallDomain(apart=True).load(tmp_path / "today")
+    planned = SmallDomain(policies={"doors": ("deny-unless-permit", rules)}, apart=True).load(tmp_path / "planned")
+    informing = load_domain_plan(str(tmp_path / "planned" / "pip.toml"))
+    found = compare_domains(today, planned, QUICK, others=[informing])
+    for report in (found.today, found.planned):
+        assert report.problems == ()
+        assert {one.component for one in report.joins if one.state == "joined"} == {"pap", "pep", "pdp-1", "pip"}
+    (changed,) = found.decisions
+    assert changed.code == "simulate.decision-changed"
+    assert found.change is not None
+    assert (found.change.lost, found.change.unanswered, found.findings) == ((), 0, ())
+    # Without the file, nobody knows the rank.
+    assert compare_domains(today, planned, QUICK).planned.problems
+
+
+def test_actions_of_other_component_files_are_compared_too(tmp_path: Path) -> None:
+    rules = "rule high { permit condition rank >= 5 }"
+    today = SmallDomain().load(tmp_path / "today")
+    planned = SmallDomain(policies={"doors": ("deny-unless-permit", rules)}).load(tmp_path / "planned")
+    # The enforcement point is in the other file only.
+    components = {id_: one for id_, one in today.plan.components.items() if id_ != "pep"}
+    asking = replace(today, plan=replace(today.plan, components={"pep": today.plan.components["pep"]}, sources={}))
+    before, after = (replace(one, plan=replace(one.plan, components=components)) for one in (today, planned))
+    found = compare_domains(before, after, QUICK, others=[asking])
+    assert len(found.decisions) == 1
+    assert found.change is not None
+    assert found.change.requests == QUICK.requests
+    assert compare_domains(before, after, QUICK).decisions == ()
+
+
+def test_components_that_lose_their_roles_in_a_change_and_requests_without_a_decision_are_problems(
+    tmp_path: Path,
+) -> None:
+    rules = "rule high { permit condition rank >= 5 }"
+    # No message arrives in that time, and so nobody applies a change in it, as the PAP sees it.
+    today = SmallDomain(apply_within=0.0001).load(tmp_path / "today")
+    planned = SmallDomain(policies={"doors": ("deny-unless-permit", rules)}).load(tmp_path / "planned")
+    found = compare_domains(today, planned, DomainTrial(requests=60, rate=50.0))
+    assert found.change is not None
+    # They join again by themselves, soon after.
+    assert found.change.lost == ("pdp-1", "pep", "pip")
+    assert found.change.unanswered > 0
+    assert {(one.code, one.where, one.level) for one in found.findings} == {
+        *(("simulate.change-lost", f"components.{id_}", PlanLevel.PROBLEM) for id_ in found.change.lost),
+        ("simulate.change-unanswered", "components.pep", PlanLevel.PROBLEM),
+    }
+    assert found.as_dict()["findings"] == [one.as_dict() for one in found.findings]
+    # Both plans work by themselves.
+    assert found.today.problems == found.planned.problems == ()
+
+
+def test_requests_that_have_no_answer_today_are_not_the_fault_of_a_change(tmp_path: Path) -> None:
+    rules = "rule high { permit condition rank >= 5 }"
+    silent = SmallDomain(connected=frozenset())
+    today = silent.load(tmp_path / "today")
+    planned = replace(silent, policies={"doors": ("deny-unless-permit", rules)}).load(tmp_path / "planned")
+    found = compare_domains(today, planned, QUICK)
+    assert found.change is not None
+    assert found.change.unanswered == QUICK.requests
+    assert found.findings == ()
+
+
+def test_roles_that_only_one_plan_has_are_named(tmp_path: Path) -> None:
+    one = SmallDomain().load(tmp_path / "one")
+    two = SmallDomain(deciding={1: ("doors",), 2: ("doors",)}).load(tmp_path / "two")
+    # Components ask the new role, too.
+    asking = ("ER(1)", "IR(1)")
+    found = compare_domains(one, two, QUICK).roles
+    assert (found.added, found.removed, found.changed) == (("DR(2)",), (), asking)
+    back = compare_domains(two, one, QUICK)
+    assert (back.roles.added, back.roles.removed, back.roles.changed) == ((), ("DR(2)",), asking)
+    assert back.as_dict()["roles"] == {"added": [], "removed": ["DR(2)"], "changed": [*asking]}
+
+
+def test_a_change_is_not_tried_without_a_pap_that_joins(tmp_path: Path) -> None:
+    rules = "rule high { permit condition rank >= 5 }"
+    today = SmallDomain().load(tmp_path / "today")
+    planned = SmallDomain(policies={"doors": ("deny-unless-permit", rules)}).load(tmp_path / "planned")
+    found = compare_domains(
+        replace(today, administrators=(simulated_key("other").principal,)), planned, replace(QUICK, requests=0)
+    )
+    assert found.roles.changed == ("DR(1)",)
+    assert found.change is None
+
+
+def test_policies_that_are_not_compared_with_each_other_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.simulate.plans.requests._COMPARED", 2)
+    rules = "rule one { permit condition rank >= 3 }"
+    names = ("a", "b", "c")
+    plan = SmallDomain(policies=dict.fromkeys(names, ("deny-overrides", rules)), deciding={1: names}).load(tmp_path)
+    expected = "door/open: contradictions are searched among the first 2 of 3 policies of `DR(1)`: 1 not compared"
+    assert planned_requests(plan).unknown == (expected,)
+    monkeypatch.setattr("penstock.simulate.plans.requests._COMPARED", 3)
+    assert planned_requests(plan).unknown == ()
 
 
 def test_that_none_of_many_requests_gets_an_answer_is_a_problem_too(

@@ -20,15 +20,19 @@ unless a component shows certificates.
 | `simulate.no-information` | a request ends without attributes that its decision needs |
 | `simulate.undecided` | a request ends with Indeterminate for another reason |
 | `simulate.unexpected` | a request is decided otherwise than the policies of its decision roles say |
+| `simulate.overloaded` | requests are answered alone, and some of many a second are not |
 | `simulate.slow` | 99 of 100 requests of a PEP take longer than they may |
 | `simulate.policy-incomplete` | no policy decides about a request (a warning) |
 | `simulate.policy-inconsistent` | two policies of one rank contradict each other about a request (a warning) |
 | `simulate.decisions-differ` | decision roles answer a request differently, and the first answer wins |
+| `simulate.decision-changed` | compared with today's plan: requests are decided otherwise |
+| `simulate.change-lost` | a component loses its role while roles change from today's to planned ones |
+| `simulate.change-unanswered` | requests that are answered today end without a decision while roles change |
 """
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,6 +87,8 @@ from penstock.store.files.files import read_file
 #: virtual seconds: for which components may join, and in which they learn of each other
 _JOINING: Final = 60.0
 _SETTLING: Final = 1.0
+#: what a component reports that has lost its role
+_LOST: Final = "component.role-lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +182,7 @@ class DomainReport:
     responses: tuple[ResponseTimes, ...]
     #: the share of time in which the processor of each component is busy while requests come
     busy: Mapping[str, float]
-    #: what the analysis of policies does not understand
+    #: what the analysis of policies does not understand or compare
     unknown: tuple[str, ...]
     trace: str
 
@@ -214,13 +220,18 @@ def simulate_domain(
 ) -> DomainReport:
     """Try a plan; `others` are component files of the same domain. Raises as `check_domain`."""
     findings: list[PlanFinding] = list(check_domain(loaded, others))
-    components = {id_: one for each in (loaded, *others) for id_, one in each.plan.components.items()}
-    sources = {name: one for each in (loaded, *others) for name, one in each.plan.sources.items()}
-    files = {id_: each for each in (loaded, *others) for id_ in each.plan.components}
-    whole = replace(loaded, plan=replace(loaded.plan, components=components, sources=sources))
+    whole, files = _with_components(loaded, others)
     with TemporaryDirectory() as folder:
         run = _DomainRun(whole, files, trial or DomainTrial(), Path(folder))
         return run.report(findings)
+
+
+def _with_components(loaded: LoadedPlan, others: Sequence[LoadedPlan]) -> tuple[LoadedPlan, dict[str, LoadedPlan]]:
+    """Return a plan that has the components of other files too, and the file of each component."""
+    components = {id_: one for each in (loaded, *others) for id_, one in each.plan.components.items()}
+    sources = {name: one for each in (loaded, *others) for name, one in each.plan.sources.items()}
+    files = {id_: each for each in (loaded, *others) for id_ in each.plan.components}
+    return replace(loaded, plan=replace(loaded.plan, components=components, sources=sources)), files
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +240,17 @@ class ReconfigurationOutcome:
 
     roles: tuple[str, ...]
     seconds: float
-    #: components that lose their roles, because they do not apply it in time
+    #: components that lose their roles, because they do not apply it in time; they may join again later
     lost: tuple[str, ...]
-    #: requests that were asked meanwhile, and those of them that ended without a decision
+    #: how many requests were asked meanwhile
     requests: int
-    unanswered: int
+    #: by component and action: how requests ended that have no decision
+    unanswered_ends: Mapping[tuple[str, str], tuple[str, ...]]
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests ended without a decision."""
+        return sum(map(len, self.unanswered_ends.values()))
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
@@ -247,6 +264,19 @@ class ReconfigurationOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleChanges:
+    """Roles that only the planned domain has, that only today's has, and that both have with different contents."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"added": list(self.added), "removed": list(self.removed), "changed": list(self.changed)}
+
+
+@dataclass(frozen=True, slots=True)
 class DomainComparison:
     """A planned domain beside that of today, and the change from one to the other while it runs."""
 
@@ -254,8 +284,14 @@ class DomainComparison:
     planned: DomainReport
     #: decisions that change, each with a request
     decisions: tuple[DomainFinding, ...]
-    #: None if no role changes
+    roles: RoleChanges
+    #: the change of `roles.changed`; None if there are none, or if no PAP of today's domain joins
     change: ReconfigurationOutcome | None
+
+    @property
+    def findings(self) -> tuple[DomainFinding, ...]:
+        """What goes wrong while roles change: components that lose their roles, and requests without a decision."""
+        return () if self.change is None else tuple(_judge_change(self.change, self.today))
 
     @property
     def new(self) -> tuple[PlanFinding, ...]:
@@ -273,6 +309,8 @@ class DomainComparison:
             "new": [one.as_dict() for one in self.new],
             "gone": [one.as_dict() for one in self.gone],
             "decisions": [one.as_dict() for one in self.decisions],
+            "roles": self.roles.as_dict(),
+            "findings": [one.as_dict() for one in self.findings],
             "change": None if self.change is None else self.change.as_dict(),
             "today": self.today.as_dict(),
         }
@@ -289,18 +327,50 @@ def _beyond(one: DomainReport, other: DomainReport) -> tuple[PlanFinding, ...]:
     return tuple(each for each in one.findings if (each.code, each.where) not in known)
 
 
-def compare_domains(today: LoadedPlan, planned: LoadedPlan, trial: DomainTrial | None = None) -> DomainComparison:
-    """Try two plans of one domain, and the change from the first to the second. Raises as `simulate_domain`."""
+def compare_domains(
+    today: LoadedPlan, planned: LoadedPlan, trial: DomainTrial | None = None, *, others: Sequence[LoadedPlan] = ()
+) -> DomainComparison:
+    """Try two plans of one domain, and the change from the first to the second.
+
+    `others` are component files that belong to both plans. Raises as `simulate_domain`.
+    """
     trial = trial or DomainTrial()
-    before, after = simulate_domain(today, trial=trial), simulate_domain(planned, trial=trial)
+    before, after = simulate_domain(today, others, trial), simulate_domain(planned, others, trial)
     old, new = role_configurations(today), role_configurations(planned)
-    changed = {role: new[role] for role in old if role in new and _content(new[role]) != _content(old[role])}
+    roles = RoleChanges(
+        tuple(role for role in new if role not in old),
+        tuple(role for role in old if role not in new),
+        tuple(role for role in old if role in new and _content(new[role]) != _content(old[role])),
+    )
+    whole, files = _with_components(today, others)
     change = None
-    if changed and any(one.kind is ComponentKind.PAP for one in today.plan.components.values()):
+    if roles.changed and any(one.kind is ComponentKind.PAP and one.state == "joined" for one in before.joins):
         with TemporaryDirectory() as folder:
-            files = dict.fromkeys(today.plan.components, today)
-            change = _DomainRun(today, files, trial, Path(folder)).reconfigure(changed)
-    return DomainComparison(before, after, tuple(changed_decisions(today, planned, trial.now)), change)
+            run = _DomainRun(whole, files, trial, Path(folder))
+            change = run.reconfigure({role: new[role] for role in roles.changed})
+    decisions = changed_decisions(whole, _with_components(planned, others)[0], trial.now)
+    return DomainComparison(before, after, tuple(decisions), roles, change)
+
+
+def _judge_change(change: ReconfigurationOutcome, today: DomainReport) -> Iterator[DomainFinding]:
+    """Yield what goes wrong while roles change, except for requests that have no answer in today's trial either."""
+    roles = ", ".join(f"`{role}`" for role in change.roles)
+    for id_ in change.lost:
+        message = f"`{id_}` loses its role in the change of {roles}"
+        hint = "components must apply a change within `apply_within`: compare it with --latency"
+        yield DomainFinding("simulate.change-lost", f"components.{id_}", message, hint)
+    silent = {(one.request.component, one.request.action) for one in today.asked if _is_unanswered(one.end)}
+    overloaded = {one.where for one in today.findings if one.code == "simulate.overloaded"}
+    for (id_, action), ends in sorted(change.unanswered_ends.items()):
+        where = f"components.{id_}"
+        if (id_, action) not in silent and where not in overloaded:
+            most = max(sorted({*ends}), key=ends.count)
+            message = (
+                f"{len(ends)} requests of `{id_}` to `{action}` end without a decision ({most}) "
+                f"in the change of {roles}"
+            )
+            hint = "see whether components lose their roles, and whether the planned domain answers these requests"
+            yield DomainFinding("simulate.change-unanswered", where, message, hint)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -557,18 +627,28 @@ class _DomainRun:
             await self._join_all()
             await asyncio.sleep(_SETTLING)
             members = {id_ for id_ in self.components if self._joined(id_)}
+            noted = len(self.simulation.log)
             asking = self._arrivals(requests)
             clock = self.simulation.clock(pap)
             began = clock.now()
             base = await self.simulation.start(pap, administer())
             if asking:
                 await asyncio.wait(asking)
-            lost = sorted(
-                id_ for id_ in members if isinstance(one := self.components[id_], Component) and not one.joined
+            # Components hear of it a little later that they have lost their roles, and join again.
+            await asyncio.sleep(_SETTLING)
+            away = {id_ for id_ in members if isinstance(one := self.components[id_], Component) and not one.joined}
+            told = {entry.process for entry in self.simulation.log[noted:] if entry.fields.get("code") == _LOST}
+            unanswered: dict[tuple[str, str], list[str]] = {}
+            for request, end, _ in (task.result() for task in asking):
+                if _is_unanswered(end):
+                    unanswered.setdefault((request.component, request.action), []).append(end)
+            return ReconfigurationOutcome(
+                tuple(changed),
+                base - began,
+                tuple(sorted(away | (told & members))),
+                len(asking),
+                {asked: tuple(ends) for asked, ends in unanswered.items()},
             )
-            ends = [task.result()[1] for task in asking]
-            unanswered = sum(map(_is_unanswered, ends))
-            return ReconfigurationOutcome(tuple(changed), base - began, tuple(lost), len(ends), unanswered)
 
         with self.simulation:
             return self.simulation.run(drive())

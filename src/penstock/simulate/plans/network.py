@@ -5,9 +5,11 @@
 
 Each broker is a process with what decides about policy in production: `PolicyGossip`, which carries an owner's policy
 and the acknowledgements over links, `PolicyKeeper`, which verifies and applies it, and `Completeness`, which says when
-all brokers have. Snapshots are synced to disks before they are acknowledged. Readers are at random brokers, where
-events arrive at random times. An owner revokes their rights, some readers at a time. The log says when each broker
-delivered to a reader for the last time, and when the owner's broker knew that the order was complete.
+all brokers have. `SnapshotWriter` syncs snapshots to disks before they are acknowledged. Readers are at random brokers,
+where events arrive at random times. An owner revokes their rights, some readers at a time.
+
+Brokers note what they deliver to these readers, and the owner's broker notes when it knows that an order is complete.
+All figures come from this log (`revocation_outcomes`), and the checker `no_delivery_after_revocation` reads it.
 
 What is left out is what a revocation does not wait for: how brokers find and trust each other, and how events are
 routed. Whole brokers are run by the world `brokers`; their cost grows with the cube of their number.
@@ -16,26 +18,31 @@ routed. Whole brokers are run by the world `brokers`; their cost grows with the 
 import asyncio
 import gc
 import hashlib
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.evolution.completeness import Completeness
 from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.policy_keeper import Acknowledge, Changed, Output, PolicyKeeper
 from penstock.broker.evolution.statements import Statement
 from penstock.broker.limits import BrokerLimits
+from penstock.broker.node.policies import SnapshotWriter
 from penstock.codec.wire import Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
+from penstock.simulate.checkers import Log, no_delivery_after_revocation
+from penstock.simulate.disk import DiskKeep
 from penstock.simulate.network import Conditions, Latency, Pipe
 from penstock.simulate.pure_work import shared_results
-from penstock.simulate.simulation import ServiceTimes, Simulation
+from penstock.simulate.simulation import Entry, ServiceTimes, Simulation
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
@@ -44,11 +51,16 @@ from penstock.trust.policy_state import PolicyAuthor
 from penstock.trust.signed import SignedValue, parse_signed
 
 _FILE: Final = Strict.of("netplan.", "see docs/reference/trials.md")
-#: virtual seconds: in which links come up, for which an order may take, and for which deliveries are watched after it
+#: virtual seconds: in which links come up, for which an order may take, and for which deliveries are noted before and
+#: after it
 _SETTLING: Final = 1.0
 _LONGEST: Final = 60.0
 _WATCH: Final = 0.1
+#: seconds until a broker writes a snapshot again that its disk did not take, as its clock has it (`broker.node.node`)
+_TICK: Final = 0.5
 _MOST: Final = 5_000
+#: the most seconds that a link of a plan can take for a message
+_SLOWEST: Final = 10.0
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Plans.
@@ -168,13 +180,7 @@ def read_network_plan(data: str | bytes, seed: int = 0) -> BrokerPlan:
         if len(between) != 2:  # a link has two ends
             raise _FILE.wrong(f"{where}.between", "two brokers")
         bounds = link.get("latency")
-        latency = None
-        if bounds is not None:
-            if (
-                not isinstance(bounds, list) or len(bounds) != 2 or not all(isinstance(x, int | float) for x in bounds)
-            ):  # a range
-                raise _FILE.wrong(f"{where}.latency", "two numbers of seconds")
-            latency = Latency(float(bounds[0]), float(bounds[1]))
+        latency = None if bounds is None else _latency(f"{where}.latency", bounds)
         links.append(PlannedLink(between[0], between[1], latency))
     named = dict.fromkeys(name for link in links for name in (link.one, link.other))
     return BrokerPlan(tuple(named), tuple(links))
@@ -184,6 +190,17 @@ def _whole(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
         raise _FILE.wrong(where, f"a whole number from 1 to {_MOST}")
     return value
+
+
+def _latency(where: str, value: object) -> Latency:
+    match value:
+        case [int() | float() as least, int() | float() as most] if not (
+            isinstance(least, bool) or isinstance(most, bool)
+        ):
+            # Comparisons with NaN are false.
+            if 0 <= least <= most <= _SLOWEST:
+                return Latency(float(least), float(most))
+    raise _FILE.wrong(where, f"the least and the most seconds of a message, from 0 to {_SLOWEST:g}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -197,7 +214,9 @@ class NetworkTrial:
     seed: int = 0
     times: ServiceTimes = field(default_factory=ServiceTimes)
     latency: Latency = field(default_factory=lambda: Latency(0.001, 0.005))
-    #: readers whose rights are revoked, by how many orders, and the events a second meanwhile
+    #: the owner's broker; without, the first one of the plan
+    owner: str | None = None
+    #: readers whose rights are revoked, by how many orders at most, and the events a second for each of them
     readers: int = 20
     orders: int = 4
     rate: float = 200.0
@@ -208,13 +227,14 @@ class NetworkTrial:
 
 @dataclass(frozen=True, slots=True)
 class RevocationOutcome:
-    """One order to revoke: seconds until it is complete (None if it never is), and what its readers still got."""
+    """One order to revoke: seconds until it is complete (None: not in a minute), and what its readers still got."""
 
     complete: float | None
     #: by reader: seconds after the order of its last delivery; 0 if it got nothing more
     last: Mapping[str, float]
-    #: deliveries to these readers after the order, and after it was complete
-    after_order: int
+    #: by reader: deliveries after the order
+    after_order: Mapping[str, int]
+    #: deliveries to these readers after the order was complete, as `no_delivery_after_revocation` finds them
     after_complete: int
 
 
@@ -225,7 +245,7 @@ class NetworkReport:
     brokers: int
     links: int
     orders: tuple[RevocationOutcome, ...]
-    #: how many brokers the largest connected part has if the lost links are taken away
+    #: how many brokers are connected with the owner's if the lost links are taken away, with the owner's itself
     reached: int
     messages: int
     trace: str
@@ -239,6 +259,11 @@ class NetworkReport:
     def last_deliveries(self) -> list[float]:
         """Seconds from the order until the last delivery to each reader, ordered."""
         return sorted(seconds for one in self.orders for seconds in one.last.values())
+
+    @property
+    def deliveries(self) -> list[int]:
+        """Deliveries to each reader after the order, ordered."""
+        return sorted(count for one in self.orders for count in one.after_order.values())
 
     @property
     def incomplete(self) -> int:
@@ -259,7 +284,12 @@ class NetworkReport:
             "complete": _summary(self.completions),
             "last delivery": _summary(self.last_deliveries),
             "incomplete": self.incomplete,
-            "deliveries after the order": sum(one.after_order for one in self.orders),
+            "deliveries after the order": sum(self.deliveries),
+            "deliveries to a reader": {
+                "median": at_share(self.deliveries, 0.5),
+                "p99": at_share(self.deliveries, 0.99),
+                "most": at_share(self.deliveries, 1.0),
+            },
             "deliveries after completion": self.after_complete,
             "messages": self.messages,
             "trace": self.trace,
@@ -267,16 +297,56 @@ class NetworkReport:
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:
-    """Return the value that a share of all does not exceed; 0 of none."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    """Return the least value that a share of all does not exceed; 0 of none.
+
+    >>> [at_share(range(1, 101), share) for share in (0.5, 0.99, 1.0)]
+    [50, 99, 100]
+    """
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _summary(ordered: Sequence[float]) -> dict[str, float]:
     return {"median": at_share(ordered, 0.5), "p99": at_share(ordered, 0.99), "longest": at_share(ordered, 1.0)}
 
 
+def revocation_outcomes(log: Log) -> tuple[RevocationOutcome, ...]:
+    """Return what became of each order to revoke, from the log of a run.
+
+    `ordered(readers)`, `delivered(reader, topic, event)`, and `revoked(reader, topic)` when the order is complete.
+    """
+    orders = [entry for entry in log if entry.kind == "ordered"]
+    notes: dict[Any, list[Entry]] = {reader: [] for order in orders for reader in _readers(order)}
+    for entry in log:
+        if entry.kind in ("delivered", "revoked"):
+            notes[entry.fields["reader"]].append(entry)
+    return tuple(_outcome(order.at, {reader: notes[reader] for reader in _readers(order)}) for order in orders)
+
+
+def _readers(order: Entry) -> tuple[str, ...]:
+    readers: Any = order.fields["readers"]
+    return tuple(readers)
+
+
+def _outcome(ordered: float, notes: Mapping[str, Log]) -> RevocationOutcome:
+    """Return what became of an order, with the notes about each of its readers."""
+    complete = [entry.at - ordered for those in notes.values() for entry in those if entry.kind == "revoked"]
+    delivered = {
+        reader: [entry.at - ordered for entry in those if entry.kind == "delivered"] for reader, those in notes.items()
+    }
+    return RevocationOutcome(
+        max(complete) if len(complete) == len(notes) else None,
+        {reader: max(0.0, max(times, default=0.0)) for reader, times in delivered.items()},
+        {reader: sum(seconds > 0 for seconds in times) for reader, times in delivered.items()},
+        sum(1 for those in notes.values() for _ in no_delivery_after_revocation(those)),
+    )
+
+
 def simulate_network(plan: BrokerPlan, trial: NetworkTrial | None = None) -> NetworkReport:
-    """Try a network, with revocations. Raises `FailedError` (`simulate.stalled`) if it does not come together."""
+    """Try a network, with revocations.
+
+    Raises `MalformedError` (`netplan.value`) if the plan does not have the owner's broker, `FailedError`
+    (`simulate.stalled`) if the network does not come together.
+    """
     return _NetworkRun(plan, trial or NetworkTrial()).report()
 
 
@@ -285,6 +355,7 @@ def simulate_network(plan: BrokerPlan, trial: NetworkTrial | None = None) -> Net
 
 
 _LIMITS: Final = BrokerLimits(network_brokers=2 * _MOST)
+_TOPIC: Final = "Reading"
 
 
 def _key(name: str) -> SigningKey:
@@ -296,7 +367,7 @@ _OWNER_ID: Final = _OWNER.principal
 
 
 def _subscribing(who: SigningKey) -> Certificate:
-    tag = event_tag(_OWNER_ID, "Reading", None, [Right.SUBSCRIBE])
+    tag = event_tag(_OWNER_ID, _TOPIC, None, [Right.SUBSCRIBE])
     return issue(Authorisation(_OWNER_ID, who.principal, tag, False), _OWNER)
 
 
@@ -309,8 +380,11 @@ class PolicyBroker:
         self.name = name
         self.key = _key(name)
         self._clock = simulation.clock(name)
-        self._background = simulation.disk(name).background()
         self.keeper = PolicyKeeper(self.key, lambda *_: True, limits=_LIMITS)
+        disk = simulation.disk(name)
+        self._writer = SnapshotWriter(
+            DiskKeep(disk).save, lambda owner: self.keeper.snapshot(self._clock.date(), owner), disk.background()
+        )
         self.completeness = Completeness(_OWNER_ID, skew=timedelta(), limits=_LIMITS)
         self.gossip = PolicyGossip(
             self,
@@ -367,13 +441,17 @@ class PolicyBroker:
                     self._acknowledge(acknowledgement)
 
     def _acknowledge(self, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Acknowledge when the snapshot is safe on the disk."""
+        """Acknowledge when the snapshot is safe on the disk. If the disk does not take it, try again later."""
 
-        def done(_error: BaseException | None) -> None:
+        def done(error: PenstockError | None) -> None:
+            if error is not None:
+                self._note(error)
+                self._run.simulation.loop.call_later(_TICK, self._acknowledge, acknowledgement)
+                return
             self.take_acknowledgement(self._clock.date(), acknowledgement)
             self.gossip.publish(acknowledgement.unverified())
 
-        self._background(lambda: None, done)
+        self._writer.save(acknowledgement.value.owner, done)
 
     # The book of the gossip.
 
@@ -450,6 +528,8 @@ class _NetworkRun:
     def __init__(self, plan: BrokerPlan, trial: NetworkTrial) -> None:
         self.plan = plan
         self.trial = trial
+        if trial.owner is not None and trial.owner not in plan.brokers:
+            raise MalformedError("netplan.value", f"there is no broker `{trial.owner[:80]}` for the owner")
         self.simulation = simulation = Simulation(trial.seed, trial.times)
         simulation.network.conditions = Conditions(trial.latency)
         for link in plan.links:
@@ -457,17 +537,17 @@ class _NetworkRun:
                 simulation.network.set_between(link.one, link.other, Conditions(link.latency))
         draw = simulation.random("readers")
         #: the owner's broker, and the broker of each reader
-        self.home = plan.brokers[0]
+        self.home = plan.brokers[0] if trial.owner is None else trial.owner
         self.homes = {f"r{number}": draw.choice(plan.brokers) for number in range(trial.readers)}
         self.rights = {one: _subscribing(_key(one)).id for one in self.homes}
         self._at: dict[str, list[str]] = {}
         for reader, home in self.homes.items():
             self._at.setdefault(home, []).append(reader)
         self.principals = [_key(one).principal for one in plan.brokers]
-        #: when each reader got an event last, and how many it got
-        self.last: dict[str, float] = {}
-        self.got: dict[str, int] = dict.fromkeys(self.homes, 0)
-        self._complete: dict[int, float] = {}
+        #: the readers whose deliveries are noted: they lose their rights soon, or have lost them
+        self._noted: set[str] = set()
+        #: the readers of orders that are not complete, by the number of the policy event
+        self._pending: dict[int, Sequence[str]] = {}
         self._done = asyncio.Event()
 
     def readers_at(self, broker: str) -> Sequence[str]:
@@ -475,13 +555,12 @@ class _NetworkRun:
         return self._at.get(broker, ())
 
     def completed(self, number: int) -> None:
-        """Record that the owner's broker knows that an event is complete."""
-        self._complete.setdefault(number, self.simulation.time)
+        """Note that an order is complete: the owner's broker knows it."""
+        for reader in self._pending.pop(number, ()):
+            self.simulation.note(self.home, "revoked", reader=reader, topic=_TOPIC)
         self._done.set()
 
     def report(self) -> NetworkReport:
-        orders: list[RevocationOutcome] = []
-
         async def drive() -> None:
             for name in self.plan.brokers:
                 self.simulation.start(name, _nothing())
@@ -494,67 +573,60 @@ class _NetworkRun:
                 self.simulation.start(home, self._deliver(reader))
             await asyncio.sleep(_SETTLING)
             author, readers = PolicyAuthor(_OWNER), [*self.homes]
-            for order in range(self.trial.orders):
-                mine = readers[order :: self.trial.orders]
-                orders.append(await self._revoke(author, mine))  # one after the other
+            orders = min(self.trial.orders, len(readers))
+            for order in range(orders):
+                await self._revoke(author, readers[order::orders])  # one after the other
 
         with _uncollected(), shared_results(), self.simulation:
             self.simulation.run(drive())
             for report in self.simulation.loop.reports:
                 raise FailedError("simulate.failed", f"a broker failed: {report.get('exception') or report}")
-        parts = self.plan.parts(self.trial.lost)
+        reached = next(part for part in self.plan.parts(self.trial.lost) if self.home in part)
         return NetworkReport(
             len(self.plan.brokers),
             len(self.plan.links),
-            tuple(orders),
-            len(parts[0]),
+            revocation_outcomes(self.simulation.log),
+            len(reached),
             self.simulation.messages,
             self.simulation.trace,
         )
 
     async def _deliver(self, reader: str) -> None:
         """Deliver events to a reader as they arrive at its broker, until its right is revoked there."""
-        broker, random = self.brokers[self.homes[reader]], self.simulation.random(f"events of {reader}")
-        while True:
+        home, right, random = self.homes[reader], self.rights[reader], self.simulation.random(f"events of {reader}")
+        broker = self.brokers[home]
+        for number in itertools.count(1):
             await asyncio.sleep(random.expovariate(self.trial.rate))
-            if self.rights[reader] in broker.revoked:
+            if right in broker.revoked:
                 continue
             self.simulation.service("deliver")
-            self.last[reader] = self.simulation.time
-            self.got[reader] += 1
+            if reader in self._noted:
+                self.simulation.note(home, "delivered", reader=reader, topic=_TOPIC, event=f"{reader}.{number}")
 
-    async def _revoke(self, author: PolicyAuthor, readers: Sequence[str]) -> RevocationOutcome:
+    async def _revoke(self, author: PolicyAuthor, readers: Sequence[str]) -> None:
+        """Revoke the rights of readers by one order, and wait until it is complete and deliveries can have ended."""
         simulation, network = self.simulation, self.simulation.network
+        self._noted.update(readers)
+        await asyncio.sleep(_WATCH)
         event = author.change(simulation.clock(self.home).date(), Revoke(tuple(self.rights[one] for one in readers)))
         heal = [network.partition([link.one], [link.other]) for link in self.trial.lost]
         if heal:
             simulation.loop.call_later(self.trial.lost_for, lambda: [undo() for undo in heal])
-        began, before = simulation.time, {one: self.got[one] for one in readers}
-        simulation.note("owner", "revoked", readers=tuple(readers))
+        number, ordered = author.number, simulation.time
+        self._pending[number] = readers
+        simulation.note("owner", "ordered", readers=tuple(readers))
         network.later(
-            self.home, began + network.latency("owner", self.home), self.brokers[self.home].hand_in, event.to_bytes()
+            self.home, ordered + network.latency("owner", self.home), self.brokers[self.home].hand_in, event.to_bytes()
         )
-        number, complete = author.number, None
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST):
-                while number not in self._complete:
+                while number in self._pending:
                     self._done.clear()
                     await self._done.wait()
-            complete = self._complete[number] - began
-        except TimeoutError:
-            pass
-        at_end = {one: self.got[one] for one in readers}
-        simulation.note("owner", "complete", seconds=complete)
-        await asyncio.sleep(max(_WATCH, began + self.trial.lost_for + _WATCH - simulation.time if heal else 0.0))
-        last = {one: max(0.0, self.last.get(one, began) - began) for one in readers}
-        for one in readers:
-            simulation.note(one, "last-delivery", seconds=last[one])
-        return RevocationOutcome(
-            complete,
-            last,
-            sum(self.got[one] - before[one] for one in readers),
-            sum(self.got[one] - at_end[one] for one in readers),
-        )
+        await asyncio.sleep(max(_WATCH, ordered + self.trial.lost_for + _WATCH - simulation.time if heal else 0.0))
+        if self._pending.pop(number, None) is not None:
+            # It is not complete in time, and more deliveries would show nothing else.
+            self._noted.difference_update(readers)
 
 
 async def _nothing() -> None:

@@ -64,6 +64,10 @@ def _parts(report: DomainReport, comparison: DomainComparison | None) -> Iterato
         rows = [[name, count] for name, count in buckets]
         drawn = bars(title, buckets, "b")
         yield section(title, text, drawn, table(title, ("up to (µs)", "requests"), rows))
+    if report.unknown:
+        rows = [[one] for one in report.unknown]
+        text = "Findings about policies are missing there."
+        yield section("Not searched", text, table=table("Not searched", ("what",), rows))
     busy = sorted(report.busy.items(), key=lambda pair: -pair[1])
     text = "The share of time in which the processor of each component works while requests come, in thousandths."
     shares = [(id_, round(share * 1_000)) for id_, share in busy]
@@ -114,8 +118,19 @@ def _times(responses: Iterable[ResponseTimes]) -> str:
 def _changes(comparison: DomainComparison) -> str:
     rows: list[list[object]] = [
         [kind, one.code, one.where, one.message]
-        for kind, those in (("new", comparison.new), ("gone", comparison.gone), ("decision", comparison.decisions))
+        for kind, those in (
+            ("problem", comparison.findings),
+            ("new", comparison.new),
+            ("gone", comparison.gone),
+            ("decision", comparison.decisions),
+        )
         for one in those
+    ]
+    roles = comparison.roles
+    rows += [
+        [f"role {kind}", "", f"roles.{role}", "not tried as a change"]
+        for kind, those in (("added", roles.added), ("removed", roles.removed))
+        for role in those
     ]
     today = {(one.component, one.action): one for one in comparison.today.responses}
     for one in comparison.planned.responses:
@@ -124,7 +139,9 @@ def _changes(comparison: DomainComparison) -> str:
             what = f"p99 {_micro(before.at(0.99)):,} µs → {_micro(one.at(0.99)):,} µs"
             rows.append(["response time", "", f"components.{one.component}", f"{one.action}: {what}"])
     change = comparison.change
-    text = "No role of today's domain changes."
+    text = "Roles of both plans stay the same."
+    if roles.changed and change is None:
+        text = "The change was not tried, because no PAP of today's plan joins."
     if change is not None:
         text = (
             f"All components have applied the change after {change.seconds * 1e3:,.1f} ms. Of {change.requests:,} "
@@ -152,6 +169,7 @@ def network_html(
         "orders": len(report.orders),
         "never complete": report.incomplete,
         "deliveries after completion": report.after_complete,
+        "most deliveries to a reader after the order": max(report.deliveries, default=0),
     }
     parts = []
     for title, text, seconds in (

@@ -5,6 +5,7 @@ request for each decision: with one value for every attribute that the policies 
 there. These requests are findings, where nothing or two contrary policies apply, and they are asked in the simulation.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class PlannedRequests:
 
     requests: tuple[PlanRequest, ...]
     findings: tuple[DomainFinding, ...]
-    #: what the analysis does not understand, in words
+    #: what the analysis does not understand or compare, in words
     unknown: tuple[str, ...] = ()
 
 
@@ -276,10 +277,17 @@ class _ActionSearch:
         return found
 
     def contradictions(self, role: str, each: ConfiguredPolicies, where: str) -> Iterator[DomainFinding]:
-        """Find policies of one rank of which one permits what the other denies."""
+        """Find policies of one rank of which one permits what the other denies, among the first ones of the action."""
         ranks = each.configuration.priorities
-        places = each.needs.of(*self.asked).policies[:_COMPARED]
-        for one, other in combinations([each.policies[place] for place in places], 2):
+        policies = [each.policies[place] for place in each.needs.of(*self.asked).policies]
+        of_rank = Counter(ranks.get(one.id, 0) for one in policies)
+        left = sum(of_rank[ranks.get(one.id, 0)] > 1 for one in policies[_COMPARED:])
+        if left:
+            self.unknown.append(
+                f"contradictions are searched among the first {_COMPARED} of {len(policies)} policies of `{role}`: "
+                f"{left} not compared"
+            )
+        for one, other in combinations(policies[:_COMPARED], 2):
             if ranks.get(one.id, 0) != ranks.get(other.id, 0):
                 continue
             facts = self.find([one, other], [each], (PERMIT, DENY), (DENY, PERMIT))

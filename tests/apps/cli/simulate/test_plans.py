@@ -56,6 +56,50 @@ def test_a_change_is_compared(penstock: Shell) -> None:
     assert "Compared with today" in (penstock.folder / "trial.html").read_text()
 
 
+def test_other_files_belong_to_both_plans_of_a_comparison(penstock: Shell) -> None:
+    SmallDomain(apart=True).load(penstock.folder / "today")
+    rules = "rule high { permit condition rank >= 5 }"
+    SmallDomain(policies={"doors": ("deny-unless-permit", rules)}, apart=True).load(penstock.folder / "planned")
+    files = ("planned/house.toml", "planned/pip.toml", "--compare", "today/house.toml")
+    ran = penstock.ok("simulate", "domain", *files, *FEW)
+    assert ran.out.startswith("✓ planned/house.toml: 4 components joined, 2 requests answered")
+    assert "requests to `door/open` that were Permit become Deny, such as user:" in ran.out
+
+
+def test_a_change_that_costs_roles_is_a_problem(penstock: Shell) -> None:
+    SmallDomain(apply_within=0.0001).load(penstock.folder / "today")
+    rules = "rule high { permit condition rank >= 5 }"
+    SmallDomain(policies={"doors": ("deny-unless-permit", rules)}).load(penstock.folder / "planned")
+    compared = ("simulate", "domain", "planned/house.toml", "--compare", "today/house.toml")
+    ran = penstock(*compared, "--requests", "60", "--rate", "50", "-o", "json", "--html", "trial.html")
+    assert ran.status == 1
+    assert ran.json["ok"] is False
+    assert ran.json["findings"] == []
+    codes = [one["code"] for one in ran.json["comparison"]["findings"]]
+    assert codes == [*["simulate.change-lost"] * 3, "simulate.change-unanswered"]
+    assert "simulate.change-lost" in (penstock.folder / "trial.html").read_text()
+    ran = penstock(*compared, "--requests", "0")
+    assert ran.status == 1
+    assert ran.out.startswith(
+        "✗ components.pdp-1: `pdp-1` loses its role in the change of `DR(1)` (simulate.change-lost)"
+    )
+    assert "✓" not in ran.out
+    assert "planned/house.toml: 3 problems in a trial" in ran.err
+
+
+def test_roles_that_only_one_plan_has_are_named(penstock: Shell) -> None:
+    SmallDomain().load(penstock.folder / "one")
+    SmallDomain(deciding={1: ("doors",), 2: ("doors",)}).load(penstock.folder / "two")
+    few = ("--requests", "0", "--html", "trial.html", "--overwrite")
+    ran = penstock.ok("simulate", "domain", "two/house.toml", "--compare", "one/house.toml", *few)
+    assert "  added, and not tried as a change: DR(2)\n" in ran.out
+    page = (penstock.folder / "trial.html").read_text()
+    assert "role added" in page
+    assert "roles.DR(2)" in page
+    ran = penstock.ok("simulate", "domain", "one/house.toml", "--compare", "two/house.toml", *few)
+    assert "  removed, and not tried as a change: DR(2)\n" in ran.out
+
+
 def test_service_times_are_measured_and_read_again(penstock: Shell) -> None:
     penstock.ok("simulate", "calibrate", "--out", "times.toml", "--steps", "1")
     times = read_times(str(penstock.folder / "times.toml"))
@@ -95,8 +139,14 @@ def test_a_network_is_tried(penstock: Shell) -> None:
     assert "Trial of a network" in page
     assert "One lost link" in page
     assert "from net.toml, with seed 0; messages take 1 to 5 ms. The trace is " in page
+    assert "\ndeliveries to a reader after the order: median " in ran.out
     data = penstock.ok(*few, "--lose", "c:d", "--lost-for", "1s", "-o", "json").json
     assert data["reached"] == 3
+    assert data["deliveries to a reader"]["most"] >= data["deliveries to a reader"]["median"]
+    # The owner can be at another broker, which the others do not reach then.
+    data = penstock.ok(*few, "--lose", "c:d", "--lost-for", "1s", "--owner", "d", "-o", "json").json
+    assert data["reached"] == 1
+    assert penstock(*few, "--owner", "e").code == "cli.usage"
     assert data["complete"]["longest"] > 1
     assert data["deliveries after completion"] == 0
     ran = penstock(*few, "--within", "1ms")

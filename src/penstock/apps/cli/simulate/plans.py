@@ -1,7 +1,7 @@
 """`penstock simulate domain`, `network` and `calibrate`: plans are tried in virtual time before they are rolled out."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -111,7 +111,9 @@ class _Domain:
     file: str = argument()
     others: tuple[str, ...] = argument(nargs=-1, required=False, metavar="[FILE]...")
     compare: str | None = option(
-        "--compare", metavar="PLAN", help="Compare with this plan, which is today's, and try the change to FILE."
+        "--compare",
+        metavar="PLAN",
+        help="Compare with this plan, which is today's, and try the change to FILE. Other files belong to both plans.",
     )
     latency: Latency = latency_option("0.1ms-0.5ms")
     source_time: float = option(
@@ -160,7 +162,8 @@ def domain(session: CommandSession, options: _Domain) -> CommandAnswer:
     Reports joins that never finish or are refused, and which rule is missing; roles that nobody can take; policies
     that are incomplete or contradict each other, with a request that shows it; requests that end without
     information or without an answer; and response times with their parts. Other files have more components of the
-    domain. The exit status is 1 if there are problems. Nothing is written, and no component outside is contacted.
+    domain. The exit status is 1 if there are problems, also while roles change from today's to planned ones. Nothing is
+    written, and no component outside is contacted.
     """
     options.trial.check()
     trial = DomainTrial(
@@ -173,26 +176,40 @@ def domain(session: CommandSession, options: _Domain) -> CommandAnswer:
         rate=options.rate,
         within=options.within,
     )
-    loaded = open_plan(options.file)
+    loaded, others = open_plan(options.file), [open_plan(file) for file in options.others]
     comparison = None
     if options.compare is None:
-        report = simulate_domain(loaded, [open_plan(file) for file in options.others], trial)
+        report = simulate_domain(loaded, others, trial)
     else:
-        comparison = compare_domains(open_plan(options.compare), loaded, trial)
+        comparison = compare_domains(open_plan(options.compare), loaded, trial, others=others)
         report = comparison.planned
     options.trial.write(domain_html(report, comparison, session.now, file=options.file, trial=trial))
-    failing = report.findings if options.strict else report.problems
+    findings = _findings(report, comparison)
+    problems = _problems(findings)
+    failing = findings if options.strict else problems
     error = None
     if failing:
         what = "finding" if options.strict else "problem"
         error = RefusedError("simulate.problems", f"{options.file}: {counted(len(failing), what)} in a trial")
-    data = report.as_dict() if comparison is None else {**report.as_dict(), "comparison": comparison.as_dict()}
+    data = {**report.as_dict(), "ok": not problems}
+    if comparison is not None:
+        data["comparison"] = comparison.as_dict()
     return CommandAnswer(data, _shown(options.file, report, comparison), error)
 
 
+def _findings(report: DomainReport, comparison: DomainComparison | None) -> Sequence[PlanFinding]:
+    """Return the findings of a plan, and of the change to it."""
+    return report.findings if comparison is None else (*report.findings, *comparison.findings)
+
+
+def _problems(findings: Iterable[PlanFinding]) -> list[PlanFinding]:
+    return [one for one in findings if one.level is PlanLevel.PROBLEM]
+
+
 def _shown(file: str, report: DomainReport, comparison: DomainComparison | None) -> Iterator[Shown]:
-    yield from shown_findings(report.findings)
-    if not report.problems:
+    findings = _findings(report, comparison)
+    yield from shown_findings(findings)
+    if not _problems(findings):
         joined, answered = counted(len(report.joins), "component"), counted(len(report.asked), "request")
         yield f"✓ {file}: {joined} joined, {answered} answered"
     if report.responses:
@@ -222,9 +239,15 @@ def _compared(comparison: DomainComparison) -> Iterator[Shown]:
             yield f"  {mark} {one.where}: {one.message} ({one.code})"
     for one in comparison.decisions:
         yield f"  {one.where}: {one.message}, such as {request_text(one)}"
-    change = comparison.change
+    roles, change = comparison.roles, comparison.change
+    for what, names in (("added", roles.added), ("removed", roles.removed)):
+        if names:
+            yield f"  {what}, and not tried as a change: {', '.join(names)}"
     if change is None:
-        yield "  no role changes"
+        if roles.changed:
+            yield f"  {', '.join(roles.changed)}: the change was not tried, because no PAP of today's plan joins"
+        else:
+            yield "  roles of both plans stay the same"
         return
     yield (
         f"  {', '.join(change.roles)}: applied by all components after {change.seconds * 1e3:.1f} ms; "
@@ -273,6 +296,9 @@ def _ms(seconds: float) -> str:
 class _Network:
     file: str = argument()
     latency: Latency = latency_option("1ms-5ms")
+    owner: str | None = option(
+        "--owner", metavar="BROKER", help="Let the owner be at this broker (default: the first one of FILE)."
+    )
     readers: int = option(
         "--readers",
         type=click.IntRange(1, 10_000),
@@ -281,7 +307,11 @@ class _Network:
         help="Revoke the rights of this many readers at random brokers.",
     )
     orders: int = option(
-        "--orders", type=click.IntRange(1, 1_000), default=4, show_default=True, help="Revoke them by this many orders."
+        "--orders",
+        type=click.IntRange(1, 1_000),
+        default=4,
+        show_default=True,
+        help="Revoke them by this many orders, each for a part of the readers.",
     )
     rate: float = option(
         "--rate",
@@ -324,18 +354,23 @@ penstock simulate network net.toml --lose each -o json
 def network(session: CommandSession, options: _Network) -> CommandAnswer:
     """Try the network plan in FILE: how long does a revocation take, and what does a lost link do?
 
-    An owner revokes the rights of readers at random brokers while events arrive. Shown are the last delivery to each
-    reader after the order, and when all brokers have acknowledged it. The exit status is 1 if a reader gets an event
-    after that, if an order is never complete, or if --within is exceeded.
+    An owner at one broker revokes the rights of readers at random brokers while events arrive. Shown are the last
+    delivery to each reader after the order, when all brokers have acknowledged it, and how many events a reader still
+    got. Brokers that lost links separate from the owner's are cut off. The exit status is 1 if a reader gets an event
+    after all have acknowledged, if an order is never complete, or if --within is exceeded.
     """
     options.trial.check()
     data = read_bytes(options.file)
     with within(options.file):
         plan = read_network_plan(data, options.trial.seed)
+    if options.owner is not None and options.owner not in plan.brokers:
+        hint = f"write one of them, such as {plan.brokers[0]}"
+        raise MalformedError("cli.usage", f"the plan has no broker `{options.owner[:80]}`", hint=hint)
     trial = NetworkTrial(
         seed=options.trial.seed,
         times=options.trial.service_times(),
         latency=options.latency,
+        owner=options.owner,
         readers=options.readers,
         orders=options.orders,
         rate=options.rate,
@@ -388,6 +423,8 @@ def _network_shown(report: NetworkReport, single: Mapping[str, NetworkReport], *
         for name, those in (("last delivery", report.last_deliveries), ("complete", report.completions))
     ]
     yield grid_table(headings, rows)
+    median, most = (at_share(report.deliveries, share) for share in (0.5, 1.0))
+    yield f"deliveries to a reader after the order: median {median:g}, most {most:g}"
     if report.brokers != report.reached:
         why = "while links are lost" if lost else "from the owner: no links of the plan lead there"
         yield f"{counted(report.brokers - report.reached, 'broker')} cut off {why}"
