@@ -5,7 +5,6 @@ All times are those of the processor.
 """
 
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -36,20 +35,33 @@ _PRINTED: Final = 7_830.0
 _BENT: Final = 1.5
 _TYPES: Final = "10^5; ours 2^17 - 1, since the tree is balanced"
 _HERE: Final = MappingProxyType(
-    {"rules": "none is in conflict with another", "time": "of the processor, the median of several rounds"}
+    {
+        "rules": "none is in conflict with another",
+        "time": "of the processor, the median of several rounds, in each of which all cases take turns",
+    }
 )
 
 
-def stating_times(world: RuleWorld, rules: int, publishers: int, rounds: int) -> list[float]:
-    """Return how many milliseconds it takes to state rules, for other rules in each round."""
-    found = []
-    for seed in range(rounds):
-        stated = world.rules(world.draw(rules, seed=seed, publishers=publishers))
-        detector = world.detector(Mode.ALGORITHM, stated)
-        found.append(1_000 * processor_seconds(_Stating(detector, stated)))
-        if len(detector.rules) != rules:
-            raise ValueError("rules that agree with each other are in conflict")
+def stating_time(world: RuleWorld, rules: int, publishers: int, seed: int) -> float:
+    """Return how many milliseconds it takes to state rules, others for each seed."""
+    stated = world.rules(world.draw(rules, seed=seed, publishers=publishers))
+    detector = world.detector(Mode.ALGORITHM, stated)
+    found = 1_000 * processor_seconds(_Stating(detector, stated))
+    if len(detector.rules) != rules:
+        raise ValueError("rules that agree with each other are in conflict")
     return found
+
+
+def _by_turns(lab: Laboratory, cases: Mapping[int, tuple[RuleWorld, int, int]], rounds: int) -> dict[int, float]:
+    """Return the median time of each case, which is a world and numbers of rules and publishers.
+
+    The cases take turns: the machine may be quicker at one time than at another.
+    """
+    times: dict[int, list[float]] = {at: [] for at in cases}
+    for seed in lab.each(range(rounds)):
+        for at, case in cases.items():
+            times[at].append(stating_time(*case, seed))
+    return {at: statistics.median(taken) for at, taken in times.items()}
 
 
 class _Stating:
@@ -75,10 +87,7 @@ def _findings(
 def _figure_3(lab: Laboratory) -> ExperimentFindings:
     world = RuleWorld(lab.pick(_LEVELS, 5))
     sizes, rounds = lab.pick((_RULES, _ROUNDS), ((50, 100), 1))
-    times: dict[int, list[float]] = defaultdict(list)
-    for size in lab.each(sizes):
-        times[size] += stating_times(world, size, 100, rounds)
-    found = {size: statistics.median(taken) for size, taken in times.items()}
+    found = _by_turns(lab, {size: (world, size, 100) for size in sizes}, rounds)
     few, many = sizes[0], sizes[-1]
     bent = found[many] / found[few] / (many / few)
     comparisons = [
@@ -103,10 +112,7 @@ def _figure_3(lab: Laboratory) -> ExperimentFindings:
 def _figure_4(lab: Laboratory) -> ExperimentFindings:
     world = RuleWorld(lab.pick(_LEVELS, 5))
     rules, rounds = lab.pick((1_000, 2 * _ROUNDS), (50, 1))
-    found = {
-        publishers: statistics.median(stating_times(world, rules, publishers, rounds))
-        for publishers in lab.each(_PUBLISHERS)
-    }
+    found = _by_turns(lab, {publishers: (world, rules, publishers) for publishers in _PUBLISHERS}, rounds)
     ratio = max(found.values()) / min(found.values())
     comparison = PaperComparison(
         f"the number of publishers does not affect the time (longest / shortest, at most {_BENT})",
@@ -121,10 +127,7 @@ def _figure_4(lab: Laboratory) -> ExperimentFindings:
 def _figure_5(lab: Laboratory) -> ExperimentFindings:
     rules, rounds = lab.pick((100, 4 * _ROUNDS), (20, 1))
     trees = lab.pick(_TREES, (5, 7))
-    by_level = {
-        levels: statistics.median(stating_times(RuleWorld(levels), rules, 100_000, rounds))
-        for levels in lab.each(trees)
-    }
+    by_level = _by_turns(lab, {levels: (RuleWorld(levels), rules, 100_000) for levels in trees}, rounds)
     found = {2**levels - 1: taken for levels, taken in by_level.items()}
     middle = trees[len(trees) // 2]
     bent = by_level[trees[-1]] / by_level[middle] / (trees[-1] / middle)
