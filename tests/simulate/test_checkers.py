@@ -48,7 +48,7 @@ CASES: dict[str, Notes] = {
         ("gate", "role", {"holder": "ann", "role": "nurse", "conditions": ("employed ann", "on-duty ann")}),
     ],
     "no_access_after_statement": [
-        ("gate", "statement", {"of": "lab", "until": 100.0}),
+        ("gate", "statement", {"of": "lab", "until": 100.0, "number": 0}),
         ("gate", "access", {"of": "lab", "credential": "c1", "clock": 100.5}),
     ],
     "suspended_requests_end": [("pep", "asked", {"request": "r1"})],
@@ -96,7 +96,11 @@ def test_a_checker_finds_what_is_wrong(checker: str) -> None:
 def test_what_was_promised_must_arrive() -> None:
     promised: Notes = [ALLOWED, ("b1", "promised", {"reader": "ann", "event": "e1"})]
     assert [found.message for found in check(log(promised))] == ["ann never got e1"]
-    assert check(log([*promised, ("b1", "delivered", EVENT)])) == []
+    sent = ("b1", "delivered", EVENT)
+    assert [found.message for found in check(log([*promised, sent]))] == ["ann never got e1"]
+    got = ("ann", "received", {"reader": "ann", "event": "e1"})
+    assert check(log([*promised, sent, got])) == []
+    assert [found.message for found in check(log([*promised, sent, got, got]))] == ["ann got e1 twice"]
 
 
 def test_a_process_answers_for_its_own_decisions_alone() -> None:
@@ -105,10 +109,26 @@ def test_a_process_answers_for_its_own_decisions_alone() -> None:
 
 def test_a_revoked_credential_gives_no_access() -> None:
     notes: Notes = [
-        ("gate", "statement", {"of": "lab", "until": 100.0}),
+        ("gate", "statement", {"of": "lab", "until": 100.0, "number": 0}),
         ("gate", "statement-ended", {"credential": "c1"}),
         ("gate", "access", {"of": "lab", "credential": "c2", "clock": 1.0}),
     ]
     assert check(log(notes)) == []
     revoked = ("gate", "access", {"of": "lab", "credential": "c1", "clock": 1.0})
     assert [found.checker for found in check(log([*notes, revoked]))] == ["no_access_after_statement"]
+
+
+def test_a_statement_vouches_for_nothing_that_is_revoked_by_then() -> None:
+    heard: Notes = [
+        ("gate", "statement", {"of": "lab", "until": 100.0, "number": 0}),
+        ("lab", "revocation", {"of": "lab", "number": 1, "credentials": ("c1",)}),
+        ("gate", "statement", {"of": "lab", "until": 200.0, "number": 1}),
+    ]
+
+    def access(credential: str, clock: float) -> list[str]:
+        entry = ("gate", "access", {"of": "lab", "credential": credential, "clock": clock})
+        return [found.checker for found in check(log([*heard, entry]))]
+
+    # The revocation itself has not arrived: what was said before counts until it ends.
+    assert access("c1", 100.0) == access("c2", 200.0) == []
+    assert access("c1", 100.1) == ["no_access_after_statement"]

@@ -1,7 +1,9 @@
 """The search stops at the lowest seed that violates something, and shrinks it to what is needed."""
 
 import asyncio
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -10,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import MalformedError
+from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.simulate import run as runs
-from penstock.simulate.explore import explore, minimal, run_group, shrink
+from penstock.simulate.explore import explore, minimal, run_group, run_seed, shrink
 from penstock.simulate.faults import Fault
 from penstock.simulate.run import drawn, run
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
@@ -25,7 +27,8 @@ class Counting:
     name = "counting"
     fault_kinds = ("partition", "slow")
     fault_amounts: Mapping[str, tuple[float, ...]] = {}
-    step_kinds: Mapping[str, tuple[str, ...]] = {"up": (), "look": (), "fail": ()}
+    fault_targets: Mapping[str, tuple[str, ...]] = {}
+    step_kinds: Mapping[str, tuple[str, ...]] = {"up": (), "look": (), "fail": (), "date": ()}
     option_names = ()
     processes = ("one", "two")
     seconds = 10.0
@@ -34,8 +37,9 @@ class Counting:
         self.options = options
         self.count = 0
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
-        return tuple(SimulationStep(number / 10, random.choice(("up", "look"))) for number in range(size))
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
+        times = (round(number / 10 * within / self.seconds, 3) for number in range(size))
+        return tuple(SimulationStep(at, random.choice(("up", "look"))) for at in times)
 
     async def start(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -45,6 +49,8 @@ class Counting:
     async def perform(self, step: SimulationStep) -> None:
         if step.name == "fail":
             raise OSError("no such thing")
+        if step.name == "date":
+            await self.simulation.start("one", read_date())
         if step.name == "up" and not self.simulation.network.reaches("one", "two"):
             self.count += 1
         if self.count == 3 and step.name == "look":
@@ -55,6 +61,12 @@ class Counting:
 
     async def settle(self) -> None:
         """Nothing is left."""
+
+
+async def read_date() -> None:
+    """Read the real clock, and go on as if nothing had happened."""
+    with suppress(PenstockError):
+        time.time()
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +124,90 @@ def test_a_start_that_fails_is_a_violation_of_each_seed(monkeypatch: pytest.Monk
         (1, "nothing_unhandled"),
         (2, "nothing_unhandled"),
     ]
+
+
+def test_code_that_hides_that_it_used_the_real_machine_violates_something() -> None:
+    steps = tuple(SimulationStep(at, "date") for at in (1.0, 2.0))
+    (found,) = run(SimulationScenario("counting", 0, steps=steps, faults=())).violations
+    assert found.checker == "nothing_unhandled"
+    assert "`time.time`" in found.message
+    assert f"`{__name__}:" in found.message
+
+
+def test_a_failure_after_the_real_machine_was_used_names_what_was_called() -> None:
+    steps = (SimulationStep(1.0, "date"), SimulationStep(2.0, "fail"))
+    (found,) = run_seed(SimulationScenario("counting", 0, steps=steps, faults=())).violations
+    assert found.checker == "nothing_unhandled"
+    assert "`time.time`" in found.message
+    with pytest.raises(FailedError) as error:
+        run(SimulationScenario("counting", 0, steps=steps, faults=()))
+    assert isinstance(error.value.__cause__, OSError)
+
+
+def test_what_a_shared_start_hides_is_a_violation_of_each_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Counting.start
+
+    async def start(self: Counting, simulation: Simulation) -> None:
+        await usual(self, simulation)
+        await simulation.start("one", read_date())
+
+    monkeypatch.setattr(Counting, "start", start)
+    group = [SimulationScenario("counting", seed, options={"start": 0, "size": 5}) for seed in range(3)]
+    together = run_group(group)
+    assert together == [run_seed(one) for one in group]
+    assert ["`time.time`" in one.message for result in together for one in result.violations] == [True] * 3
+
+
+def test_a_third_of_the_networks_has_each_shape_of_latency() -> None:
+    shapes = [drawn(SimulationScenario("counting", seed)).options.get("latency", 0) for seed in range(90)]
+    assert {*shapes} == {0, 1, 2}
+    assert all(20 < shapes.count(shape) < 40 for shape in (0, 1, 2))
+    assert drawn(SimulationScenario("counting", 1, options={"latency": 0})).options == {"latency": 0}
+    for seed in range(10):
+        assert drawn(SimulationScenario("counting", seed, faults=())).options == {}, "a file says all by itself"
+
+
+@pytest.mark.parametrize(
+    ("latency", "shape"), [(None, "uniform"), (0, "uniform"), (1, "exponential"), (2, "lognormal")]
+)
+def test_the_latency_has_its_shape_when_the_world_has_started(
+    latency: int | None, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, found = Counting.start, list[str]()
+
+    async def start(self: Counting, simulation: Simulation) -> None:
+        await usual(self, simulation)
+        found.append(simulation.network.between("one", "two").latency.shape)
+
+    async def settle(self: Counting) -> None:
+        found.append(self.simulation.network.between("one", "two").latency.shape)
+
+    monkeypatch.setattr(Counting, "start", start)
+    monkeypatch.setattr(Counting, "settle", settle)
+    options = {"start": 5} if latency is None else {"start": 5, "latency": latency}
+    run(SimulationScenario("counting", 7, (), (), options))
+    assert found == ["uniform", shape]
+
+
+def test_seeds_that_share_a_start_have_latencies_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settle(self: Counting) -> None:
+        latency = self.simulation.network.between("one", "two").latency
+        self.simulation.note("one", latency.shape)
+
+    monkeypatch.setattr(Counting, "settle", settle)
+    group = [SimulationScenario("counting", seed, options={"start": 0, "size": 5}) for seed in range(9)]
+    together = run_group(group)
+    assert together == [run_seed(one) for one in group]
+    shapes = {name for result in together for name in result.counts if name.startswith("note ")}
+    assert shapes >= {"note uniform", "note exponential", "note lognormal"}
+
+
+def test_a_shrunk_scenario_has_a_latency_of_its_own_only_if_it_needs_one() -> None:
+    steps = tuple(SimulationStep(at, name) for at, name in enumerate(("up", "up", "up", "look"), 1))
+    cut = Fault(0.5, "partition", 9.0, ("one", "two"))
+    scenario = SimulationScenario("counting", 0, steps, (cut,), {"size": 30, "latency": 2})
+    assert shrink(scenario, "nothing").options == {"latency": 2}
+    assert shrink(scenario, "suspended_requests_end").options == {}
 
 
 def test_everything_begins_within_the_seconds_of_a_scenario() -> None:

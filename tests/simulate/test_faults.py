@@ -25,6 +25,7 @@ class Pair:
     name = "pair"
     fault_kinds = FAULT_KINDS
     fault_amounts: Mapping[str, tuple[float, ...]] = {"delay": (7.0,)}
+    fault_targets: Mapping[str, tuple[str, ...]] = {}
     processes = ("a", "b")
     seconds = 10.0
 

@@ -1,8 +1,30 @@
-"""What was lost on a connection is sent again, later each time, and a run waits for it."""
+"""Messages take as long as the latency says; what was lost on a connection is sent again, and a run waits for it."""
+
+from random import Random
+
+import pytest
 
 from penstock.simulate.brokers import BrokerNetwork
-from penstock.simulate.network import Conditions
+from penstock.simulate.network import SHAPES, Conditions, Latency
 from penstock.simulate.simulation import Simulation
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_latencies_of_each_shape_have_the_same_scale(shape: str) -> None:
+    random = Random(1)  # noqa: S311  # a test must be repeatable
+    drawn = sorted(Latency(0.0002, 0.001, shape).draw(random) for _ in range(20_000))
+    assert drawn[0] >= 0.0002
+    assert drawn[19_800] == pytest.approx(0.001, rel=0.05), "the 99th percentile"
+    if shape == "uniform":
+        assert drawn[-1] <= 0.001
+    else:
+        assert drawn[10_000] < 0.0004
+        assert 0.0015 < drawn[-1] < 0.01
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_latency_without_a_width_is_always_the_same(shape: str) -> None:
+    assert Latency(0.5, 0.5, shape).draw(Random(1)) == 0.5  # noqa: S311  # a test must be repeatable
 
 
 async def idle() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.errors import MalformedError
 from penstock.simulate.faults import Fault
+from penstock.simulate.run import world_of
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
 
 FILE = """\
@@ -52,3 +53,14 @@ def test_a_wrong_file_is_refused(text: str, code: str) -> None:
     with pytest.raises(MalformedError) as error:
         SimulationScenario.parse(text)
     assert error.value.code == code
+
+
+@pytest.mark.parametrize("latency", [-1, 3])
+def test_a_latency_has_one_of_three_shapes(latency: int) -> None:
+    text = 'world = "roles"\noptions = {{ latency = {} }}'
+    with pytest.raises(MalformedError) as refused:
+        world_of(SimulationScenario.parse(text.format(latency)))
+    assert refused.value.code == "scenario.value"
+    assert refused.value.hint == "it is a number from 0 to 2"
+    for right in range(3):
+        world_of(SimulationScenario.parse(text.format(right)))

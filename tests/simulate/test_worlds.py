@@ -26,6 +26,17 @@ SOAK_OPTIONS = {
     "roles": {"size": 250},
     "rule-book": {"size": 180},
 }
+#: what the log of a search must have, or else a checker would have nothing to read
+SOAK_NOTES = {
+    "brokers": ("decided", "delivered", "received", "promised", "acknowledged"),
+    "revocation": ("decided", "delivered", "received", "promised", "acknowledged", "granted", "revoked"),
+    "brokers-on-fabric": ("decided", "delivered", "received", "promised", "acknowledged", "granted", "revoked"),
+    "sealing": ("joined", "left", "sealed", "opened", "delivered", "received", "promised", "revoked"),
+    "components": ("asked", "ended", "answered", "decision", "joining", "join-ended", "acknowledged", "policy-ended"),
+    "decisions": ("asked", "ended", "answered", "recycled", "policy", "policy-ended"),
+    "roles": ("condition", "role", "revocation", "statement", "statement-ended", "access", "acknowledged"),
+    "rule-book": ("acknowledged", "applied", "holds", "replica"),
+}
 #: seeds that share one start of their world, where starting takes long
 SOAK_SHARING = {"brokers": 50, "revocation": 50, "brokers-on-fabric": 50, "sealing": 50, "components": 50}
 
@@ -74,7 +85,7 @@ def test_a_scenario_that_its_world_cannot_play_is_refused(text: str, words: str,
 @pytest.mark.parametrize("world", WORLDS)
 def test_worlds_draw_the_steps_that_they_have(world: str) -> None:
     made = WORLDS[world]({})
-    steps = made.steps(Random(1), 300)  # noqa: S311  # a test must be repeatable
+    steps = made.steps(Random(1), 300, made.seconds)  # noqa: S311  # a test must be repeatable
     assert {step.name for step in steps} <= made.step_kinds.keys()
     assert all(len(made.step_kinds[step.name]) == len(step.arguments) for step in steps)
     page = (Path(__file__).parents[2] / "docs/how-to/simulate.md").read_text().replace("\\|", "|")
@@ -84,7 +95,7 @@ def test_worlds_draw_the_steps_that_they_have(world: str) -> None:
 
 def test_requests_to_a_rule_book_have_names_of_their_own() -> None:
     random = Random(17)  # noqa: S311  # a test must be repeatable
-    times = [step.at for step in WORLDS["rule-book"]({}).steps(random, 2_000)]
+    times = [step.at for step in WORLDS["rule-book"]({}).steps(random, 2_000, 60.0)]
     assert len({f"{at:g}" for at in times}) == len(times)
 
 
@@ -133,5 +144,6 @@ def test_a_search_over_many_seeds_finds_nothing(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     kinds = WORLDS[world]({}).fault_kinds
     assert {kind for kind in kinds if not found.counts.get(f"fault {kind}")} == set()
+    assert {note for note in SOAK_NOTES[world] if not found.counts.get(f"note {note}")} == set()
     assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 1_000

@@ -11,6 +11,7 @@ They keep policy on their disks, and come back with it after a crash (`restart`)
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from random import Random
 from types import MappingProxyType
@@ -34,12 +35,12 @@ from penstock.errors import FailedError, PenstockError
 from penstock.fabric import Fabric
 from penstock.guard import DecisionRecord, Effect, Recorder
 from penstock.model.names import NetworkName, TypeName
-from penstock.model.types import AttributeDefinition, TypeDefinition
+from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
 from penstock.model.values import AttributeSpec, Kind
 from penstock.simulate.disk import DiskKeep
 from penstock.simulate.simulation import Simulation
 from penstock.store.files.name_book import NameBook, WrittenNames
-from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
+from penstock.trust.capabilities import BROKER_RIGHTS, BoundSelector, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
@@ -90,13 +91,52 @@ def key_of(name: str) -> SigningKey:
     return SigningKey(hashlib.sha256(name.encode()).digest())
 
 
-def grant(name: str, *rights: Right, valid: Validity = ALWAYS) -> Certificate:
+#: events with a value up to this are noted as low ones
+_LOW: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderPart:
+    """What a reader may see: some attributes, or events with a value above a number."""
+
+    attributes: tuple[str, ...] | None = None
+    above: int | None = None
+
+    @property
+    def shows(self) -> tuple[str, ...]:
+        """What may be noted of a delivery: attributes, and that the event is a low one."""
+        attributes = self.attributes or tuple(one.name for one in READING.attributes)
+        return attributes if self.above is not None else (*attributes, LOW)
+
+    def restriction(self) -> dict[str, Any]:
+        """Return the arguments of `event_tag`."""
+        type_ = EventType.of(READING)
+        found: dict[str, Any] = {}
+        if self.attributes is not None:
+            found["attributes"] = [type_.by_name[name].id for name in self.attributes]
+        if self.above is not None:
+            found["where"] = [BoundSelector.of(f"value > {self.above}", type_)]
+        return found
+
+
+#: what is noted of the delivery of an event with a low value, whether or not the value is shown
+LOW: Final = "low value"
+_EVERYTHING: Final = ReaderPart()
+
+
+def value_of(event: str) -> int:
+    """Return the value of an event: the last digit of its number, or 9 if it has none."""
+    return int(event[-1]) if event[-1:].isdigit() and event.startswith("e") else 9
+
+
+def grant(name: str, *rights: Right, valid: Validity = ALWAYS, part: ReaderPart | None = None) -> Certificate:
     """Return a certificate for a process: rights on the type, or on the network."""
     if all(right.on_network for right in rights):
         tag = network_tag(NETWORK.owner, NETWORK.name, rights)
     else:
         # Time-stamps are for all types of an owner.
-        tag = event_tag(OWNER.principal, None if Right.STAMP in rights else READING.name.name, None, rights)
+        of = None if Right.STAMP in rights else READING.name.name
+        tag = event_tag(OWNER.principal, of, None, rights, **(part or _EVERYTHING).restriction())
     return issue(Authorisation(OWNER.principal, key_of(name).principal, tag, False, valid), OWNER)
 
 
@@ -109,7 +149,8 @@ class BrokerNetwork:
     """See the module. Everything that brokers decide and deliver is noted, by the names of processes.
 
     `definition` is the type that clients publish, `rights` are further certificates of brokers, and `managing` says
-    which of them manage keys, and how. With `on_fabric` a fabric connects them in the place of links.
+    which of them manage keys, and how. `parts` says what readers may see if that is not everything. With `on_fabric` a
+    fabric connects brokers in the place of links.
     """
 
     def __init__(  # noqa: PLR0913  # named settings, each with a default
@@ -120,6 +161,7 @@ class BrokerNetwork:
         clients: Iterable[str] = (),
         definition: TypeDefinition = READING,
         rights: Mapping[str, Sequence[Certificate]] = NOTHING,
+        parts: Mapping[str, ReaderPart] = MappingProxyType({}),
         managing: Callable[[str], Managing | None] = lambda _broker: None,
         trust: TrustSettings | None = None,
         stamps: StampSettings | None = None,
@@ -138,6 +180,7 @@ class BrokerNetwork:
             self._peers[f"b{one}"].append(f"b{other}")
         self._type = sign_type(definition, OWNER)
         self._rights = rights
+        self._parts = parts
         self._managing = managing
         self._trust = trust or TrustSettings(strict=False)
         self._stamps = stamps or StampSettings()
@@ -234,23 +277,21 @@ class BrokerNetwork:
             if given.session in path.links:
                 reader = self._names.get(path.links[given.session].peer.principal, "?")
                 for event in given.events:
-                    shown = tuple(attribute for attribute, value in event.values.items() if value is not None)
-                    self.simulation.note(
-                        name,
-                        "delivered",
-                        reader=reader,
-                        topic=given.type.name.name,
-                        event=str(event.values["event"]),
-                        shown=shown,
-                    )
+                    which = str(event.values["event"])
+                    shown = [attribute for attribute, value in event.values.items() if value is not None]
+                    if value_of(which) <= _LOW:
+                        shown.append(LOW)
+                    fields = {"reader": reader, "topic": given.type.name.name, "event": which}
+                    self.simulation.note(name, "delivered", **fields, shown=tuple(shown))
             write(given)
 
         path.write = noting  # type: ignore[method-assign]  # only this one broker's
 
     def _decided(self, name: str, record: DecisionRecord) -> None:
         if record.action is Right.SUBSCRIBE and record.decision is None and isinstance(record.resource, TypeName):
-            shows = tuple(one.name for one in READING.attributes) if record.effect is Effect.PERMIT else ()
             reader = self._names.get(record.principal, "?")
+            # What the owner has granted, not what the broker has understood.
+            shows = self._parts.get(reader, _EVERYTHING).shows if record.effect is Effect.PERMIT else ()
             self.simulation.note(name, "decided", reader=reader, topic=record.resource.name, shows=shows)
 
     def _reported(self, name: str, report: RequestReport | LinkReport | PenstockError) -> None:

@@ -121,7 +121,7 @@ def calibrated(steps: int = 60) -> ServiceMeter:
     for kind, services in _WORLDS:
         with metered() as meter, Simulation() as simulation:
             world = kind({})
-            simulation.run(_run(simulation, world, world.steps(simulation.random("workload"), steps)))
+            simulation.run(_run(simulation, world, world.steps(simulation.random("workload"), steps, world.seconds)))
         for service in services:
             found.calls[service] += meter.calls[service]
     return found

@@ -96,16 +96,17 @@ def no_acknowledged_change_lost(log: Log) -> Iterable[Violation]:
 def events_once(log: Log) -> Iterable[Violation]:
     """Every event reaches a reader at most once, and exactly once if that was promised.
 
-    `delivered(reader, event)` or `applied(reader, event)`, `promised(reader, event)`.
+    `delivered(reader, event)` when a broker sends it; `received(reader, event)` when the application has it, or
+    `applied(reader, event)`; `promised(reader, event)`.
     """
-    delivered: Counter[tuple[str, str]] = Counter()
-    for entry, fields in _of(log, "delivered", "applied"):
-        reader, event = one = fields["reader"], fields["event"]
-        delivered[one] += 1
-        if delivered[one] == 2:
-            yield Violation("events_once", entry.at, f"{reader} got {event} twice")
+    times: Counter[tuple[bool, str, str]] = Counter()
+    for entry, fields in _of(log, "delivered", "received", "applied"):
+        one = entry.kind == "delivered", fields["reader"], fields["event"]
+        times[one] += 1
+        if times[one] == 2:
+            yield Violation("events_once", entry.at, f"{one[1]} got {one[2]} twice")
     for entry, fields in _of(log, "promised"):
-        if not delivered[fields["reader"], fields["event"]]:
+        if not times[False, fields["reader"], fields["event"]]:
             yield Violation("events_once", entry.at, f"{fields['reader']} never got {fields['event']}")
 
 
@@ -236,20 +237,31 @@ def no_role_outlives_conditions(log: Log) -> Iterable[Violation]:
 def no_access_after_statement(log: Log) -> Iterable[Violation]:
     """Nobody has access by a credential after the last validity statement about it has ended.
 
-    `statement(of, until)` when a process takes one of an issuer, `statement-ended(credential)` when it takes one that
-    revokes a credential; `access(of, credential, clock)` with the time of the process.
+    `revocation(of, number, credentials)` when an issuer signs one, with all that it revokes; `statement(of, until,
+    number)` when a process hears that the issuer's last revocation has this number, which vouches for all others;
+    `statement-ended(credential)` when it hears of a revocation; `access(of, credential, clock)` with the time of the
+    process.
     """
-    until: dict[tuple[str, str], float] = {}
+    revoked: dict[tuple[str, int], frozenset[str]] = {}
+    #: by process and issuer: until when each number of a revocation was the last one
+    until: defaultdict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     ended: set[tuple[str, str]] = set()
-    for entry, fields in _of(log, "statement", "statement-ended", "access"):
+    for entry, fields in _of(log, "revocation", "statement", "statement-ended", "access"):
         process = entry.process
-        if entry.kind == "statement":
-            of = process, fields["of"]
-            until[of] = max(until.get(of, 0.0), fields["until"])
+        if entry.kind == "revocation":
+            revoked[fields["of"], fields["number"]] = frozenset(fields["credentials"])
+        elif entry.kind == "statement":
+            known, number = until[process, fields["of"]], fields["number"]
+            known[number] = max(known.get(number, 0.0), fields["until"])
         elif entry.kind == "statement-ended":
             ended.add((process, fields["credential"]))
         else:
-            last = until.get((process, fields["of"]), 0.0)
+            vouching = (
+                end
+                for number, end in until[process, fields["of"]].items()
+                if fields["credential"] not in revoked.get((fields["of"], number), frozenset())
+            )
+            last = max(vouching, default=0.0)
             if fields["clock"] > last or (process, fields["credential"]) in ended:
                 why = "after it was revoked" if fields["clock"] <= last else f"after {last:.3f}, when statements end"
                 yield Violation(

@@ -62,8 +62,6 @@ def run_seed(scenario: SimulationScenario, started: Callable[[], SimulationScena
     """Run a scenario. What it raises is a violation too: nothing that is simulated may fail."""
     try:
         outcome = run(scenario, started)
-    except _AllRunError:
-        raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the seed that leads to it is wanted
         return _failed(scenario, error)
     return SeedResult(outcome.scenario.seed, outcome.trace, outcome.violations, outcome.counts)
@@ -74,8 +72,8 @@ def _failed(scenario: SimulationScenario, error: Exception) -> SeedResult:
     return SeedResult(scenario.seed, "", (found,), {})
 
 
-class _AllRunError(Exception):
-    """All scenarios of a group were run, each in a process of its own."""
+class _AllRunError(BaseException):
+    """All scenarios of a group were run, each in a process of its own: an end, which is not a failure of the world."""
 
 
 def run_group(scenarios: Sequence[SimulationScenario]) -> list[SeedResult]:
@@ -208,7 +206,10 @@ _T = TypeVar("_T")
 def shrink(
     scenario: SimulationScenario, checker: str, progress: Progress = lambda *_: None, *, runs: int = SHRINKS
 ) -> SimulationScenario:
-    """Return the scenario with as few steps and faults as still let a checker find something."""
+    """Return the scenario with as few steps and faults as still let a checker find something.
+
+    It has the default latency too, if that is enough.
+    """
     left = runs
 
     def fails(items: list[_Item]) -> bool:
@@ -218,6 +219,11 @@ def shrink(
         return any(found.checker == checker for found in run_seed(_with(scenario, items)).violations)
 
     items: list[_Item] = [*(scenario.faults or ()), *(scenario.steps or ())]
+    if "latency" in scenario.options:
+        options = {name: value for name, value in scenario.options.items() if name != "latency"}
+        whole, scenario = scenario, replace(scenario, options=options)
+        if not fails(items):
+            scenario = whole
     return _with(scenario, minimal(items, fails, lambda: left > 0))
 
 

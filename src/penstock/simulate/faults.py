@@ -118,7 +118,8 @@ def draw(random: Random, world: "SimulationWorld", within: float) -> tuple[Fault
     """
     found: list[Fault] = []
     for _ in range(_LEAST + random.randrange(_MORE + 1)):
-        kind, process = random.choice(world.fault_kinds), random.choice(world.processes)
+        kind = random.choice(world.fault_kinds)
+        process = random.choice(world.fault_targets.get(kind, world.processes))
         at = round(random.uniform(0.02, 0.7) * within, 3)
         lasts = round(random.uniform(0.02, 0.25) * world.seconds, 3)
         for _again in range(_ATTEMPTS):

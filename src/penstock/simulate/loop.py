@@ -12,11 +12,13 @@ that different seeds explore different interleavings. Nothing else is random: on
 import asyncio
 import heapq
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from random import Random
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -26,15 +28,19 @@ from penstock.fabric.tasks import forget_tasks
 _T = TypeVar("_T")
 #: how often code that ends can wait again
 _CLEANINGS: Final = 100
+#: the modules that refuse what is real
+_GUARDS: Final = (__name__, "penstock.simulate.isolation")
 
 
 class SimulatedProcess:
     """A process of a simulation: what runs in it shares one processor, and ends when it is killed."""
 
-    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "slowness", "spent", "tasks")
+    __slots__ = ("alive", "busy_until", "name", "paused", "queue", "reports", "slowness", "spent", "tasks")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, reports: list[dict[str, Any]]) -> None:
         self.name = name
+        #: the reports of its loop
+        self.reports = reports
         self.alive = True
         self.paused = False
         #: until when its processor is busy
@@ -85,15 +91,15 @@ class VirtualLoop(_Loop):
         self._numbers = itertools.count()
         #: processes that have something to run, in no particular order
         self._ready: list[SimulatedProcess] = []
+        #: what was reported and nobody handled
+        self.reports: list[dict[str, Any]] = []
         #: the code that drives the simulation, outside of all processes
-        self._driver = SimulatedProcess("driver")
+        self._driver = SimulatedProcess("driver", self.reports)
         self._processes: dict[str, SimulatedProcess] = {}
         #: what is left of killed processes
         self._dead: list[object] = []
         self._running = self._closed = self._stopping = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
-        #: what was reported and nobody handled
-        self.reports: list[dict[str, Any]] = []
         #: how many callbacks have run
         self.steps = 0
 
@@ -108,7 +114,7 @@ class VirtualLoop(_Loop):
         before = self._processes.get(name)
         if before is not None and before.alive:
             raise ValueError(f"process `{name}` is running")
-        found = self._processes[name] = SimulatedProcess(name)
+        found = self._processes[name] = SimulatedProcess(name, self.reports)
         found.busy_until = self._now
         return found
 
@@ -304,11 +310,16 @@ class VirtualLoop(_Loop):
         for process in (self._driver, *self._processes.values()):
             process.alive = False
         ended: set[asyncio.Task[Any]] = set()
-        # What cleans up may start tasks, which do not run either.
-        while tasks := asyncio.all_tasks(self) - ended:
-            for task in tasks:
-                _end(task)
-            ended |= tasks
+        # What cleans up may start tasks, which do not run either. It must not make a loop with real sockets for them.
+        running = asyncio._get_running_loop()  # noqa: SLF001  # the public one fails if there is none
+        asyncio._set_running_loop(self)  # noqa: SLF001  # there is no public one
+        try:
+            while tasks := asyncio.all_tasks(self) - ended:
+                for task in tasks:
+                    _end(task)
+                ended |= tasks
+        finally:
+            asyncio._set_running_loop(running)  # noqa: SLF001  # as above
         for one in self._dead:
             if isinstance(one, Coroutine):
                 one.close()
@@ -370,19 +381,19 @@ class VirtualLoop(_Loop):
 
     def call_soon_threadsafe(self, *_: Any, **__: Any) -> Any:  # type: ignore[override]  # it is refused anyway
         """Refuse: a simulation has no threads. Raises `FailedError` (`simulate.real`)."""
-        raise unreal("a thread")
+        raise unreal("a thread", "loop.call_soon_threadsafe")
 
     def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]  # it is refused anyway
         """Refuse: a simulation has no threads. Raises `FailedError` (`simulate.real`)."""
-        raise unreal("a thread")
+        raise unreal("a thread", "loop.run_in_executor")
 
     async def create_connection(self, *_: Any, **__: Any) -> Any:
         """Refuse: a simulation has a network of its own. Raises `FailedError` (`simulate.real`)."""
-        raise unreal("a socket")
+        raise unreal("a socket", "loop.create_connection")
 
     async def create_server(self, *_: Any, **__: Any) -> Any:
         """Refuse: a simulation has a network of its own. Raises `FailedError` (`simulate.real`)."""
-        raise unreal("a socket")
+        raise unreal("a socket", "loop.create_server")
 
 
 def _end(task: "asyncio.Task[Any]") -> None:
@@ -407,11 +418,40 @@ class _Wake(asyncio.TimerHandle):
         self.ready = ready
 
 
-def unreal(what: str) -> FailedError:
-    """Return the error for code that leaves the simulation."""
-    process = _PROCESS.get()
-    return FailedError(
+def unreal(what: str, called: str) -> FailedError:
+    """Return the error for code that leaves the simulation by calling something.
+
+    Within a process the loop also keeps a report, once for each place in the code: the code may catch the error.
+    """
+    process, caller = _PROCESS.get(), _caller()
+    error = FailedError(
         "simulate.real",
-        f"simulated code of `{process.name if process else 'the driver'}` used {what} of the real machine",
+        f"simulated code of `{process.name if process else 'the driver'}` used {what} of the real machine: "
+        f"{caller} called `{called}`",
         hint="pass it in from outside, so that a simulation can bring its own",
     )
+    if process is not None and all(report.get("place") != (called, caller) for report in process.reports):
+        report = {"message": "the real machine was used", "exception": error, "place": (called, caller)}
+        process.reports.append(report)
+    return error
+
+
+def _caller() -> str:
+    """Return the module and line that called what is refused, and those of Penstock if it was a library."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # there is no other way to see the caller
+    while frame is not None and _module(frame) in _GUARDS:
+        frame = frame.f_back
+    if frame is None:
+        return "something"
+    found = f"`{_module(frame)}:{frame.f_lineno}`"
+    if not _module(frame).startswith("penstock."):
+        while frame is not None and not _module(frame).startswith("penstock."):
+            frame = frame.f_back
+        # Below the event loop is what runs the simulation.
+        if frame is not None and _module(frame) != __name__:
+            found += f" for `{_module(frame)}:{frame.f_lineno}`"
+    return found
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))

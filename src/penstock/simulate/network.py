@@ -43,11 +43,15 @@ _BINDING: Final = b"simulated".ljust(32, b".")
 _P99: Final = 2.326
 
 
+#: shapes of the latency
+SHAPES: Final = ("uniform", "exponential", "lognormal")
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """How long a message is under way, in seconds: `uniform` between two bounds, or with a tail.
 
-    For `exponential` and `lognormal`, `most` is what 99 of 100 messages stay below.
+    For `exponential` and `lognormal` (see `SHAPES`), `most` is what 99 of 100 messages stay below.
 
     >>> Latency(0.001, 0.005).draw(Random(1)) < 0.005
     True
@@ -62,7 +66,7 @@ class Latency:
         wide = self.most - self.least
         match self.shape:
             case "exponential":
-                return self.least + random.expovariate(math.log(100) / wide)
+                return self.least + wide * random.expovariate(math.log(100))
             case "lognormal":
                 # Its median is a tenth of the 99th percentile.
                 return self.least + wide / 10 * math.exp(random.gauss(0.0, math.log(10) / _P99))

@@ -5,14 +5,15 @@ The same scenario always gives the same outcome, in every process.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from penstock.errors import MalformedError, PenstockError, did_you_mean
+from penstock.errors import FailedError, MalformedError, PenstockError, did_you_mean
 from penstock.simulate.checkers import Violation, check
 from penstock.simulate.faults import Fault, apply, check_fault, draw
+from penstock.simulate.network import SHAPES
 from penstock.simulate.scenario import SimulationScenario, SimulationStep
 from penstock.simulate.simulation import Entry, Simulation
 from penstock.simulate.worlds import WORLDS
@@ -69,13 +70,14 @@ def _items(scenario: SimulationScenario) -> list[SimulationStep | Fault]:
 
 
 def _checked_options(scenario: SimulationScenario, own: Sequence[str]) -> Mapping[str, int]:
-    known = (*own, "size", "seconds", "start")
+    known = (*own, "size", "seconds", "start", "latency")
     for name, value in scenario.options.items():
         if name not in known:
             hint = did_you_mean(name, known, f"there are: {', '.join(known)}")
             raise _wrong(f"the world `{scenario.world}` has no option `{name[:40]}`", hint)
-        if name != "start" and not 1 <= value <= _MOST:
-            raise _wrong(f"the option `{name}` is {value}", f"it is a number from 1 to {_MOST:,}")
+        low, high = (0, len(SHAPES) - 1) if name == "latency" else (1, _MOST)
+        if name != "start" and not low <= value <= high:
+            raise _wrong(f"the option `{name}` is {value}", f"it is a number from {low} to {high:,}")
     return scenario.options
 
 
@@ -110,20 +112,20 @@ def _wrong(words: str, hint: str = "") -> MalformedError:
 def drawn(scenario: SimulationScenario) -> SimulationScenario:
     """Return the scenario with the steps and faults that its seed gives, where it has none.
 
-    The options `size` and `seconds` say how many steps there are, and within which time everything begins.
+    The options `size` and `seconds` say how many steps there are, and within which time everything begins. With the
+    faults the option `latency` is drawn, unless the scenario has it: the place of the latency's shape in `SHAPES`
+    (default: 0).
     """
     world, size = world_of(scenario), scenario.options.get("size", STEPS)
     within = scenario.options.get("seconds", world.seconds)
-    steps, faults = scenario.steps, scenario.faults
+    steps, faults, options = scenario.steps, scenario.faults, scenario.options
     if steps is None:
-        steps = world.steps(_random(scenario, "steps"), size)
-        if within != world.seconds:
-            sooner = (replace(step, at=round(step.at * within / world.seconds, 3)) for step in steps)
-            # Some worlds tell steps apart by their times.
-            steps = tuple({step.at: step for step in sooner}.values())
+        steps = world.steps(_random(scenario, "steps"), size, within)
     if faults is None:
         faults = draw(_random(scenario, "faults"), world, within)
-    return replace(scenario, steps=steps, faults=faults)
+        shape = options.get("latency", _random(scenario, "latency").randrange(len(SHAPES)))
+        options = {**options, "latency": shape} if shape else options
+    return replace(scenario, steps=steps, faults=faults, options=options)
 
 
 def _random(scenario: SimulationScenario, purpose: str) -> Random:
@@ -133,13 +135,22 @@ def _random(scenario: SimulationScenario, purpose: str) -> Random:
 def run(scenario: SimulationScenario, started: Callable[[], SimulationScenario] | None = None) -> Outcome:
     """Run a scenario. Raises `MalformedError` (`scenario.value`) if its world does not know a step or a fault.
 
+    Raises `FailedError` (`simulate.real`) if the world fails after code has used the real machine, and what the world
+    raises otherwise.
+
     With the option `start` the world starts with that seed, and goes on with the scenario's own. Scenarios that differ
     in nothing else than their own seed start in the same way: `started` is called when the world has started, and
     returns the one to go on with.
     """
     world = world_of(scenario)
     with Simulation(scenario.options.get("start", scenario.seed)) as simulation:
-        scenario = simulation.run(_drive(simulation, world, started or (lambda: scenario)))
+        try:
+            scenario = simulation.run(_drive(simulation, world, started or (lambda: scenario)))
+        except Exception as error:
+            real = next(_real_uses(simulation), error)
+            if real is error:
+                raise
+            raise real from error
         log = simulation.log
         violations = (*check(log), *_reports(simulation))
         counts = Counter({"messages": simulation.messages, "steps": len(scenario.steps or ())})
@@ -159,6 +170,10 @@ async def _drive(
     simulation.loop.forked()
     if "start" in scenario.options:
         simulation.reseed(scenario.seed)
+    if "latency" in scenario.options:
+        conditions = simulation.network.conditions
+        latency = replace(conditions.latency, shape=SHAPES[scenario.options["latency"]])
+        simulation.network.set_all(replace(conditions, latency=latency))
     start = simulation.time
 
     async def at(seconds: float, work: SimulationStep | Fault) -> None:
@@ -170,6 +185,14 @@ async def _drive(
     await simulation.network.resent(_RESENDING)
     await world.settle()
     return scenario
+
+
+def _real_uses(simulation: Simulation) -> Iterator[FailedError]:
+    """Yield what used the real machine: whatever failed afterwards may have failed because of it."""
+    for report in simulation.loop.reports:
+        error = report.get("exception")
+        if isinstance(error, FailedError) and error.code == "simulate.real":
+            yield error
 
 
 def _reports(simulation: Simulation) -> list[Violation]:

@@ -25,7 +25,7 @@ from penstock.simulate.worlds.sealing import SealingWorld
 
 def run(world: BrokersWorld, seed: int, steps: int = 100, faults: tuple[Fault, ...] | None = None) -> Simulation:
     """Run a world with steps and faults of a seed, and return the simulation, closed."""
-    workload = world.steps(Random(f"{seed}/steps"), steps)
+    workload = world.steps(Random(f"{seed}/steps"), steps, world.seconds)
     if faults is None:
         faults = draw(Random(f"{seed}/faults"), world, world.seconds)
     with Simulation(seed) as simulation:

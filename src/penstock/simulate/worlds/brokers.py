@@ -9,11 +9,13 @@ Steps:
 - `subscribe READER` and `unsubscribe READER`
 - `grant READER` and `revoke READER`: the owner changes the reader's right.
 
-In `brokers-on-fabric` a fabric connects the brokers, in the place of links.
+The value of an event follows from its number. In `revocation`, `r1` may see no values, and `r2` only events with high
+ones. In `brokers-on-fabric` a fabric connects the brokers, in the place of links.
 """
 
 import asyncio
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -23,12 +25,12 @@ from penstock.broker.client.client import Client, Feed, Subscription
 from penstock.broker.core.settings import TrustSettings
 from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.errors import PenstockError, RefusedError
-from penstock.simulate.brokers import OWNER, READING, BrokerNetwork, grant
+from penstock.simulate.brokers import OWNER, READING, BrokerNetwork, ReaderPart, grant, value_of
 from penstock.simulate.fabric import FABRIC
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import START, Simulation
 from penstock.trust.capabilities import Right
-from penstock.trust.policy_events import Change, PolicyEvent, Revoke
+from penstock.trust.policy_events import Change, PolicyEvent, PublishCertificates, Revoke
 from penstock.trust.policy_state import publish
 from penstock.trust.validity import Validity
 
@@ -53,14 +55,29 @@ _SETTLES: Final = 240.0
 _ARRIVES: Final = 5.0
 
 
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:16]
+
+
+def _certificates_of(change: Change) -> tuple[str, ...]:
+    match change:
+        case Revoke(certificates):
+            return certificates
+        case PublishCertificates(credentials):
+            return tuple(one.id for one in credentials.certificates)
+    return ()
+
+
 class BrokersWorld:
     """See the module."""
 
     name = "brokers"
+    #: what comes twice or in another order does so beneath connections, which hide it
     fault_kinds: tuple[str, ...] = (
-        *("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
+        *("partition", "loss", "delay", "slow", "stop", "crash", "skew", "jump", "disk-full"),
     )
     fault_amounts: Mapping[str, tuple[float, ...]] = {}
+    fault_targets: Mapping[str, tuple[str, ...]] = {"disk-full": BROKERS}
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "publish": ("PUBLISHER", "EVENT"),
         **dict.fromkeys(("subscribe", "unsubscribe", "grant", "revoke"), ("READER",)),
@@ -70,6 +87,8 @@ class BrokersWorld:
     seconds = 40.0
     #: the steps, and how often each is drawn
     _shares: Mapping[str, int] = {"publish": 8, "subscribe": 1, "unsubscribe": 1}
+    #: what readers may see that may not see everything
+    _parts: Mapping[str, ReaderPart] = {}
 
     def __init__(self, options: Mapping[str, int]) -> None:
         del options
@@ -81,17 +100,19 @@ class BrokersWorld:
         #: the certificate of each process whose right to read the owner has granted, and how many there were
         self._rights: dict[str, Certificate] = {}
         self._issued = 0
+        #: the certificates that each change of the owner is about, by its number
+        self._about: dict[int, tuple[str, ...]] = {}
         #: changes that the owner has not signed, each with the reader whose right it revokes; and those not handed in
         self._changes: asyncio.Queue[tuple[Change, str]] = asyncio.Queue()
         self._unsent: list[tuple[SignedValue[PolicyEvent], str]] = []
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
         """Draw events of both publishers, and changes of requests or rights."""
         found: list[SimulationStep] = []
         for number in range(size):
             (kind,) = random.choices([*self._shares], [*self._shares.values()])
             arguments = (random.choice(PUBLISHERS), f"e{number}") if kind == "publish" else (random.choice(READERS),)
-            found.append(SimulationStep(round(random.uniform(0, self.seconds), 3), kind, arguments))
+            found.append(SimulationStep(round(random.uniform(0, within), 3), kind, arguments))
         return (*sorted(found, key=lambda step: step.at),)
 
     # --- Processes -----------------------------------------------------------------------------------------------
@@ -179,7 +200,7 @@ class BrokersWorld:
                 elif subscription is not None:
                     with suppress(TimeoutError):
                         event = await subscription.next(_AGAIN)
-                        self._simulation.note(name, "received", event=str(event["event"]))
+                        self._simulation.note(name, "received", reader=name, event=str(event["event"]))
                     continue
             except PenstockError as error:
                 if isinstance(error, RefusedError) and subscription is not None:
@@ -194,7 +215,8 @@ class BrokersWorld:
         # Each certificate has another id: one that was revoked stays so.
         self._issued += 1
         begins = datetime.fromtimestamp(START, UTC) - timedelta(days=1, seconds=self._issued)
-        self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=Validity.between(begins))
+        valid = Validity.between(begins)
+        self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=valid, part=self._parts.get(reader))
         self._simulation.note("owner", "granted", reader=reader, topic=_TOPIC)
         self._changes.put_nowait((publish(right), ""))
 
@@ -215,6 +237,7 @@ class BrokersWorld:
                 change, revoked = await self._changes.get()
                 now = datetime.fromtimestamp(START + self._simulation.time, UTC)
                 self._unsent.append((author.change(now, change), revoked))
+                self._about[author.number] = _certificates_of(change)
             signed, revoked = self._unsent[0]
             try:
                 await client.evolve(signed.to_bytes())
@@ -260,7 +283,7 @@ class BrokersWorld:
 
     async def _publish(self, name: str, event: str) -> None:
         try:
-            await self._feeds[name].publish(event=event, value=1)
+            await self._feeds[name].publish(event=event, value=value_of(event))
         except PenstockError as error:
             self._simulation.note(name, "not published", event=event, code=error.code)
         else:
@@ -276,14 +299,15 @@ class BrokersWorld:
             for reader in self._promised():
                 self._simulation.note("owner", "promised", reader=reader, event=f"last of {name}")
         await asyncio.sleep(_ARRIVES)
-        number = self._network.author.number
+        note = self._simulation.note
         for name, node in self._network.nodes.items():
-            known = node.policies.status().get(str(OWNER.principal))
-            last = known["number"] if isinstance(known, dict) else 0
-            changes = tuple(str(change) for change in range(1, number + 1) if change <= int(str(last)))
-            self._simulation.note(name, "replica", of="policy", state=str(last))
-            self._simulation.note(name, "holds", of="policy", changes=changes)
-            self._simulation.note(name, "replica", of="brokers", state=len(node.brokers()))
+            state = node.policies._keeper.state(OWNER.principal)  # noqa: SLF001  # the whole state
+            published = frozenset(one.id for one in state.credentials)
+            held = published | state.revoked
+            changes = tuple(str(number) for number, about in self._about.items() if held.issuperset(about))
+            note(name, "holds", of="policy", changes=changes)
+            note(name, "replica", of="policy", state=f"{_digest(published)} without {_digest(state.revoked)}")
+            note(name, "replica", of="brokers", state=_digest(str(one) for one in node.brokers()))
 
     def _whole(self) -> bool:
         network = self._network
@@ -310,12 +334,14 @@ class RevocationWorld(BrokersWorld):
     name = "revocation"
     fault_kinds = tuple(kind for kind in BrokersWorld.fault_kinds if kind != "jump")
     _shares: Mapping[str, int] = {"publish": 8, "grant": 1, "revoke": 1}
+    _parts: Mapping[str, ReaderPart] = {"r1": ReaderPart(attributes=("event",)), "r2": ReaderPart(above=4)}
 
     def _build(self) -> BrokerNetwork:
         return BrokerNetwork(
             self._simulation,
             LINKS,
             clients=HOMES,
+            parts=self._parts,
             rights={name: [grant(name, Right.STAMP)] for name in _STAMPERS},
             trust=TrustSettings(strict=True),
             stamps=_STAMPS,

@@ -13,14 +13,16 @@ Steps:
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.authority.components.administration.administration_point import RECALL, AdministrationComponent
 from penstock.authority.components.administration.registry import AdministrationSettings
-from penstock.authority.components.exchange.samples import AttributeQuery, PolicyText, RoleConfiguration
+from penstock.authority.components.exchange.samples import AttributeQuery, DecisionReply, PolicyText, RoleConfiguration
 from penstock.authority.components.exchange.topics import CONCEPTUAL_ROLES, ComponentKind, TopicLevels
+from penstock.authority.components.exchange.verification import VerifiedSample
 from penstock.authority.components.information.sources import EntityTable, FunctionAttributes
 from penstock.authority.components.points.component import Component, ComponentSettings
 from penstock.authority.components.points.decision import DecisionComponent
@@ -33,9 +35,13 @@ from penstock.errors import PenstockError
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
 from penstock.roles.engine import SetFact
+from penstock.simulate.fabric import FABRIC
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import Simulation
 from penstock.simulate.worlds.world import ProcessTasks
+
+if TYPE_CHECKING:
+    from penstock.model.principals import Principal
 
 _USERS: Final = 10
 _PAPS: Final = ("pap1", "pap2")
@@ -97,9 +103,11 @@ class ComponentsWorld:
     """See the module. Options: `peps`, `pdps`, `pips`, `size`."""
 
     name = "components"
-    fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    #: topics are reliable: nothing comes twice or in another order
+    fault_kinds = ("partition", "loss", "delay", "slow", "stop", "crash", "skew", "jump")
     #: ten minutes are longer than all times of this domain; it would have to wait for an hour, and speak all the time
     fault_amounts: Mapping[str, tuple[float, ...]] = {"jump": (-600.0, -20.0, 20.0, 600.0)}
+    fault_targets: Mapping[str, tuple[str, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "USER"), "policy": ("RANK",), "admit": ("NUMBER",)}
     option_names = ("peps", "pdps", "pips")
     seconds = 60.0
@@ -110,27 +118,29 @@ class ComponentsWorld:
             for kind, usual in (("pep", 2), ("pdp", 3), ("pip", 2))
             for number in range(1, options.get(f"{kind}s", usual) + 1)
         )
-        self.processes = (*_PAPS, *self._members)
+        self.processes = (*_PAPS, *self._members, FABRIC)
         self._paps: dict[str, AdministrationComponent] = {}
         self._components: dict[str, Component] = {}
         self._policies = 0
         self._asked = 0
+        #: by PEP: under which configuration number each answer was written, by who wrote it and when
+        self._under: dict[tuple[str, Principal, datetime], int] = {}
         #: the configuration numbers of policies that are not known to have ended
         self._numbers = {"v0.4": 1}
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
-        """Draw questions, with a policy for each ten and a fact for each twenty of them.
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
+        """Draw questions, with a policy for each five and a fact for each ten of them.
 
         A third of the questions is asked shortly before or after a reconfiguration is expected.
         """
         peps = [name for name in self._members if name.startswith("pep")]
         found, policies = list[SimulationStep](), [0.0]
         for number in range(size):
-            at = round(random.uniform(0, self.seconds), 3)
-            if number % 10 == 1:
+            at = round(random.uniform(0, within), 3)
+            if number % 5 == 1:
                 found.append(SimulationStep(at, "policy", (str(random.randrange(_USERS)),)))
                 policies.append(at)
-            elif number % 20 == 15:
+            elif number % 10 == 5:
                 found.append(SimulationStep(at, "admit", (str(number),)))
             else:
                 if number % 3 == 0:
@@ -145,12 +155,15 @@ class ComponentsWorld:
         self._simulation = simulation
         self._tasks = ProcessTasks(simulation)
         simulation.note("pap1", "policy", version="v0.4", answers=_answers(4))
-        for process in self.processes:
+        for process in (*_PAPS, *self._members):
             await self.restart(process)
         await self._until(lambda: len(self._components) == len(self._members))
 
     async def restart(self, process: str) -> None:
-        """Start a process again; all that it knew is lost."""
+        """Start a process again; all that it knew is lost, but for what the fabric has stored."""
+        if process == FABRIC:
+            self._simulation.fabrics.start()
+            return
         self._paps.pop(process, None)
         self._components.pop(process, None)
         main = self._administer if process.startswith("pap") else self._take_part
@@ -213,7 +226,18 @@ class ComponentsWorld:
             source = FunctionAttributes(_rank, EntityTable("subject", "user", {"rank": "rank"}), around["clock"])
             return InformationComponent(fabric, key, settings, sources=[source], note=hear, **around)
         made = EnforcementComponent if settings.kind is ComponentKind.PEP else DecisionComponent
-        return made(fabric, key, settings, note=hear, **around)
+        component = made(fabric, key, settings, note=hear, **around)
+        received = component.received
+
+        async def observed(sample: VerifiedSample) -> None:
+            """Remember the number of the configuration under which an answer was written."""
+            if isinstance(sample.record, DecisionReply):
+                written = datetime.fromtimestamp(sample.time, UTC)
+                self._under[name, sample.writer.principal, written] = sample.written_under
+            await received(sample)
+
+        component.received = observed  # type: ignore[method-assign]  # only this one component's
+        return component
 
     # --- Steps ---------------------------------------------------------------------------------------------------
 
@@ -240,9 +264,11 @@ class ComponentsWorld:
         except PenstockError as error:
             simulation.note(name, "ended", request=request, how=error.code)
             return
-        versions = tuple(one.revision for answer in decision.answers for one in answer.value.rests_on)
         simulation.note(name, "ended", request=request, how=str(decision.effect))
-        simulation.note(name, "decision", request=request, configurations=versions)
+        versions = tuple(one.revision for answer in decision.answers for one in answer.value.rests_on)
+        under = tuple(self._under[name, one.value.point, one.value.issued] for one in decision.answers)
+        for configurations in (versions, under):
+            simulation.note(name, "decision", request=request, configurations=configurations)
         if decision.effect in ("Permit", "Deny"):
             simulation.note(name, "answered", request=user, effect=str(decision.effect), asked=asked)
 
@@ -253,7 +279,7 @@ class ComponentsWorld:
         # It may be in force even if this PAP never learns of it.
         note(name, "policy", version=version, answers=_answers(rank))
         try:
-            number = await pap.reconfigure({"DR(1)": _decides(self._policies, rank)})
+            number = await pap.reconfigure({"DR(1)": _decides(self._policies, rank), "ER(1)": _asks(self._policies)})
             self._numbers[version] = number
             await pap.base_time(number)
         except PenstockError as error:
@@ -312,6 +338,12 @@ class ComponentsWorld:
         end = max(self._simulation.time, ahead) + _SETTLES
         while not reached() and self._simulation.time < end:
             await asyncio.sleep(0.25)
+
+
+def _asks(number: int) -> RoleConfiguration:
+    """Return the role of half of the PEPs: they wait for one answer, or for two."""
+    row = _TABLE["ER(1)"]
+    return RoleConfiguration(row.kind, row.write, row.read, {"decision": f"n:{1 + number % 2}"})
 
 
 def _decides(number: int, rank: int) -> RoleConfiguration:

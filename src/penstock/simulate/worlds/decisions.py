@@ -38,6 +38,7 @@ from penstock.policy.language.policies import Root
 from penstock.policy.language.requests import RESOURCE_ID
 from penstock.policy.residual.request_sets import AnswerSets
 from penstock.policy.syntax.forms import read_policies
+from penstock.simulate.fabric import FABRIC
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.simulation import START, Simulation
 from penstock.simulate.worlds.world import ProcessTasks
@@ -138,8 +139,9 @@ class DecisionsWorld:
     """See the module. Options: `peps`, `size`."""
 
     name = "decisions"
-    fault_kinds = ("partition", "delay", "duplicate", "reorder", "slow", "stop", "crash", "skew", "jump")
+    fault_kinds = ("partition", "loss", "delay", "reorder", "slow", "stop", "crash", "skew", "jump")
     fault_amounts: Mapping[str, tuple[float, ...]] = {}
+    fault_targets: Mapping[str, tuple[str, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "ROLES", "DOCUMENT"), "policy": ("NUMBER", "DELAY")}
     option_names = ("peps",)
     seconds = 60.0
@@ -147,7 +149,7 @@ class DecisionsWorld:
     def __init__(self, options: Mapping[str, int]) -> None:
         self._pdps = ("pdp1", "pdp2")
         self._peps = tuple(f"pep{number}" for number in range(1, options.get("peps", 2) + 1))
-        self.processes = (*self._pdps, *self._peps)
+        self.processes = (*self._pdps, *self._peps, FABRIC)
         #: the files of each decision point, and what it decides by
         self._written: dict[str, OfficePolicies] = {}
         self._used: dict[str, OfficePolicies] = {}
@@ -158,11 +160,11 @@ class DecisionsWorld:
         self._asking: dict[str, tuple[EnforcementPoint, SecondaryPoint]] = {}
         self._asked = 0
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
         """Draw questions, with a policy for each twelve of them."""
         found = []
         for number in range(size):
-            at = round(random.uniform(0, self.seconds), 3)
+            at = round(random.uniform(0, within), 3)
             if number % 12 == 5:
                 permissions, delay = random.randrange(1 << len(_PAIRS)), round(random.uniform(0, 3), 3)
                 found.append(SimulationStep(at, "policy", (str(permissions), str(delay))))
@@ -188,7 +190,7 @@ class DecisionsWorld:
         ]
         self._rights = DecisionRights(owner.principal, Credentials.of(*certificates))
         self._come(OfficePolicies(0b101_010_110_001, self._moment()))
-        for process in self.processes:
+        for process in (*self._pdps, *self._peps):
             await self.restart(process)
         await asyncio.sleep(5)
 
@@ -203,6 +205,9 @@ class DecisionsWorld:
 
     async def restart(self, process: str) -> None:
         """Start a process again: a decision point with the policies in its files."""
+        if process == FABRIC:
+            self._simulation.fabrics.start()
+            return
         self._points.pop(process, None)
         self._asking.pop(process, None)
         main = self._decide_at if process in self._pdps else self._enforce_at
@@ -216,6 +221,9 @@ class DecisionsWorld:
             feed = await stack.enter_async_context(PolicyFeed(fabric, _key(name), policies.rests_on, clock=clock))
             point = PolicyDecisionPoint(fabric, _key(name), policies, rights=self._rights, clock=clock)
             self._points[name] = await stack.enter_async_context(point), feed, asyncio.Lock()
+            if self._written[name] is not policies:
+                # It looks at its files again: they have changed while it started.
+                await self._replace(name, self._written[name])
             await asyncio.Event().wait()
 
     async def _enforce_at(self, name: str) -> None:

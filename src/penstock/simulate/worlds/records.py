@@ -32,7 +32,8 @@ class SimulatedRecords(MemoryRecords):
         network = self._simulation.network
         network.record(self._process, STORE, b"")
         lost = network.between(self._process, STORE).loss
-        if not network.reaches(self._process, STORE) or (lost and self._random.random() < lost):
+        away = not self._simulation.runs(STORE) or self._simulation.process(STORE).paused
+        if away or not network.reaches(self._process, STORE) or (lost and self._random.random() < lost):
             raise FailedError("store.failed", "the store does not answer")
 
     def heads(self) -> Mapping[str, LedgerHead]:

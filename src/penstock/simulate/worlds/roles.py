@@ -12,8 +12,10 @@ Steps:
 """
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 
@@ -54,6 +56,8 @@ from penstock.trust.statements import (
     read_validity_statement,
 )
 
+_SERVICES: Final = ("hospital1", "hospital2", "laboratory")
+_GATES: Final = ("gate1", "gate2")
 _PEOPLE: Final = ("ann", "bob", "cid", "dee")
 _HOSPITAL: Final = """
 role doctor;
@@ -89,7 +93,12 @@ class RolesWorld:
 
     name = "roles"
     fault_kinds = ("partition", "loss", "duplicate", "reorder", "delay", "slow", "stop", "crash", "skew", "jump")
-    fault_amounts: Mapping[str, tuple[float, ...]] = {}
+    #: so that one statement of several is lost, again and again
+    fault_amounts: Mapping[str, tuple[float, ...]] = {"loss": (0.1, 0.3, 0.7)}
+    fault_targets: Mapping[str, tuple[str, ...]] = {
+        **dict.fromkeys(("loss", "partition", "stop", "crash"), (*_SERVICES, *_GATES, STORE)),
+        **dict.fromkeys(("duplicate", "reorder", "delay", "slow", "skew", "jump"), (*_SERVICES, *_GATES)),
+    }
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "duty": ("SERVICE", "PERSON", "yes|no"),
         "work": ("SERVICE", "PERSON"),
@@ -98,13 +107,15 @@ class RolesWorld:
     }
     option_names = ()
     seconds = 60.0
-    processes = ("hospital1", "hospital2", "laboratory", "gate1", "gate2")
+    processes = (*_SERVICES, *_GATES, STORE)
 
     def __init__(self, options: Mapping[str, int]) -> None:
         del options
         self._records = MemoryRecords()
         self._books: dict[str, RoleBook] = {}
         self._gates: dict[str, StatementBook] = {}
+        #: when a gate has heard a statement first, since it started
+        self._heard: dict[tuple[str, bytes], datetime] = {}
         #: what gates have on their disks
         self._kept: dict[str, list[bytes]] = {}
         #: what the laboratory has on its disk: its statements
@@ -117,11 +128,11 @@ class RolesWorld:
         self._last: dict[str, str] = {}
         self._number = 0
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
         """Draw a workload: half of it enters gates."""
         found = []
         for _ in range(size):
-            at, person = round(random.uniform(0, self.seconds), 3), random.choice(_PEOPLE)
+            at, person = round(random.uniform(0, within), 3), random.choice(_PEOPLE)
             service = random.choice(("hospital1", "hospital2"))
             kind = random.choices(("duty", "work", "visit", "enter"), (2, 2, 2, 6))[0]
             if kind == "duty":
@@ -139,6 +150,7 @@ class RolesWorld:
         """Found both role books with everybody on duty, and start all processes."""
         self._simulation = simulation
         self._tasks = ProcessTasks(simulation)
+        await self.restart(STORE)
         hospital, laboratory = _key("hospital"), _key("laboratory")
         store, now = opened(self._records, simulation, "hospital1"), simulation.clock("hospital1").date()
         book = RoleBook.create(store.ledger("hospital"), RoleFounding(hospital.principal, _HOSPITAL), now, "", hospital)
@@ -147,14 +159,17 @@ class RolesWorld:
         names = (("hospital", hospital.principal),)
         founding = RoleFounding(laboratory.principal, _LABORATORY, names)
         RoleBook.create(store.ledger("laboratory"), founding, now, "", laboratory)
-        self._tasks.start(STORE, asyncio.sleep(0))
-        for process in self.processes:
+        for process in (*_SERVICES, *_GATES):
             await self.restart(process)
         await asyncio.sleep(2 * _BEAT)
 
     async def restart(self, process: str) -> None:
         """Start a process again: role books are in the database, statements of the laboratory on its disk."""
+        if process == STORE:
+            self._tasks.start(process, asyncio.sleep(0))
+            return
         if process.startswith("gate"):
+            self._heard = {(gate, data): at for (gate, data), at in self._heard.items() if gate != process}
             book = self._gates[process] = StatementBook(_key(process).principal)
             if process in self._kept:
                 book.restore([parse_canonical(one) for one in self._kept[process]], self._now(process))
@@ -286,7 +301,10 @@ class RolesWorld:
                 self._active(process, book)
                 ended = {name for name, record in self._issued.items() if record not in active}
                 if not ended <= author.revoked:
-                    self._sign(author.revoke(now, ended | author.revoked))
+                    signed = author.revoke(now, ended | author.revoked)
+                    number, credentials = signed.value.number, tuple(sorted(signed.value.certificates))
+                    self._simulation.note(process, "revocation", of=process, number=number, credentials=credentials)
+                    self._sign(signed)
                 self._sign(author.heartbeat(now, _PERIOD))
                 kinds = {type(one.value): one for one in self._signed}
                 for gate in ("gate1", "gate2"):
@@ -304,16 +322,17 @@ class RolesWorld:
         def hear(data: bytes) -> None:
             book, now = self._gates[gate], self._now(gate)
             statement = read_validity_statement(data).verify()
-            if not book.take(statement, now):
-                return
             value, note = statement.value, self._simulation.note
+            # What has arrived, whatever the gate makes of it.
             if isinstance(value, ActiveRevocation):
-                self._kept[gate] = book.remember(value.issuer)
                 for record in sorted(value.certificates):
                     note(gate, "statement-ended", credential=record)
             elif isinstance(value, Heartbeat):
-                until = min(value.time, now) + _PERIOD
-                note(gate, "statement", of="laboratory", until=until.timestamp())
+                # It counts from when the gate heard it first, if the laboratory's clock was ahead.
+                until = min(value.time, self._heard.setdefault((gate, data), now)) + _PERIOD
+                note(gate, "statement", of="laboratory", until=until.timestamp(), number=value.number)
+            if book.take(statement, now) and isinstance(value, ActiveRevocation):
+                self._kept[gate] = book.remember(value.issuer)
 
         return hear
 
@@ -386,14 +405,18 @@ class RolesWorld:
     async def settle(self) -> None:
         """Let all notices arrive, and note what every service has."""
         await asyncio.sleep(30)
-        for process in ("hospital1", "hospital2", "laboratory"):
+        now = self._now("hospital1")
+        for process in _SERVICES:
             book = self._book(process)
-            engine = book.current(self._now("hospital1"))
+            engine = book.current(now)
             domain = book.founding.domain.short
             ledger = opened(self._records, self._simulation, process).ledger(process.rstrip("12"))
             names = tuple(change.why for change in ledger.read(1) if change.why)
             self._simulation.note(process, "holds", of=domain, changes=names)
-            self._simulation.note(process, "replica", of=domain, state=canonical(engine.image().to_sexp()).hex()[-64:])
+            # When each has last looked at its clock is its own affair.
+            image = replace(engine.image(), now=now)
+            state = hashlib.sha256(canonical(image.to_sexp())).hexdigest()[:16]
+            self._simulation.note(process, "replica", of=domain, state=state)
         self._end_conditions()
 
     def _end_conditions(self) -> None:

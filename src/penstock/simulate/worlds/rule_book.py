@@ -79,6 +79,10 @@ class RuleBookWorld:
     name = "rule-book"
     fault_kinds = ("partition", "loss", "slow", "stop", "crash", "skew", "jump")
     fault_amounts: Mapping[str, tuple[float, ...]] = {}
+    fault_targets: Mapping[str, tuple[str, ...]] = {
+        **dict.fromkeys(("partition", "loss", "stop", "crash"), (*_PUBLISHERS, *_READERS, STORE)),
+        **dict.fromkeys(("slow", "skew", "jump"), (*_PUBLISHERS, *_READERS)),
+    }
     step_kinds: Mapping[str, tuple[str, ...]] = {
         "state": ("PUBLISHER", "TYPE", "LIST"),
         "withdraw": ("PUBLISHER",),
@@ -86,7 +90,7 @@ class RuleBookWorld:
     }
     option_names = ()
     seconds = 60.0
-    processes = (*_PUBLISHERS, *_READERS)
+    processes = (*_PUBLISHERS, *_READERS, STORE)
 
     def __init__(self, options: Mapping[str, int]) -> None:
         del options
@@ -98,10 +102,10 @@ class RuleBookWorld:
         self._rules: dict[str, list[str]] = {name: [] for name in _PUBLISHERS}
         self._racing = False
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
         """Draw a workload. No two steps have the same time, which is the name of a request."""
         found = []
-        for milliseconds in random.sample(range(round(1000 * self.seconds)), size):
+        for milliseconds in random.sample(range(round(1000 * within)), size):
             at = milliseconds / 1000
             kind = random.choices(("state", "withdraw", "read"), (5, 2, 3))[0]
             if kind == "state":
@@ -118,15 +122,16 @@ class RuleBookWorld:
         """Found the rule book, and start all processes."""
         self._simulation = simulation
         self._tasks = ProcessTasks(simulation)
+        await self.restart(STORE)
         now = simulation.clock("moderator").date()
         founding = sign_value(Founding("rules", _MODERATOR.principal, now, _VOCABULARY), _MODERATOR)
         RuleBook.create(opened(self._records, simulation, STORE).ledger("rules"), founding.unverified(), now)
-        self._tasks.start(STORE, asyncio.sleep(0))
-        for process in self.processes:
+        for process in (*_PUBLISHERS, *_READERS):
             await self.restart(process)
 
     async def restart(self, process: str) -> None:
         """Start a process again, with what is on its disk."""
+        # A reader, or the database, does nothing by itself.
         self._books.pop(process, None)
         self._tasks.start(process, self._work(process) if process in _PUBLISHERS else asyncio.sleep(0))
 
@@ -224,7 +229,7 @@ class RuleBookWorld:
         while any(self._queues.values()) and self._simulation.time < end:
             await asyncio.sleep(1)
         verified: RuleBook | None = None
-        for process in self.processes:
+        for process in (*_PUBLISHERS, *_READERS):
             book = self._book(process)
             book.refresh()
             if verified is None:

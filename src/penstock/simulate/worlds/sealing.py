@@ -27,7 +27,7 @@ from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.types import EventType, Sealing
-from penstock.simulate.brokers import READING, BrokerNetwork, grant
+from penstock.simulate.brokers import READING, BrokerNetwork, grant, key_of
 from penstock.simulate.disk import SimulatedDisk
 from penstock.simulate.scenario import SimulationStep
 from penstock.simulate.worlds.brokers import HOMES, LINKS, PUBLISHERS, BrokersWorld
@@ -139,8 +139,10 @@ class SealingWorld(BrokersWorld):
         self.opened: dict[tuple[str, str, bytes], None] = {}
         #: which broker may open blocks of a group from an epoch on (`joined`), or may not (`left`)
         self._members: list[tuple[str, str, str, int]] = []
+        #: how many evictions of a broker from a group are known
+        self._evictions: dict[tuple[str, str], int] = {}
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
         """Draw events of both publishers, changes of brokers' rights, and new epochs."""
         found: list[SimulationStep] = []
         for number in range(size):
@@ -148,7 +150,7 @@ class SealingWorld(BrokersWorld):
             arguments: tuple[str, ...] = (random.choice(_MEMBERS),)
             if kind in ("publish", "rotate"):
                 arguments = (random.choice(PUBLISHERS), f"e{number}") if kind == "publish" else (_MANAGER,)
-            found.append(SimulationStep(round(random.uniform(0, self.seconds), 3), kind, arguments))
+            found.append(SimulationStep(round(random.uniform(0, within), 3), kind, arguments))
         return (*sorted(found, key=lambda step: step.at),)
 
     def _build(self) -> BrokerNetwork:
@@ -196,23 +198,38 @@ class SealingWorld(BrokersWorld):
     def _grant(self, reader: str) -> None:
         if reader not in self._rights:
             super()._grant(reader)
-            self._changed("joined", reader, 0)
+            # Who was evicted does not come back to an epoch that has begun without it.
+            for scope, (last, evicted) in self._epochs(reader).items():
+                self._leave(reader, scope, evicted)
+                self._members.append(("joined", reader, scope, last + 1 if evicted else last))
 
     async def _watch(self, reader: str, number: int) -> None:
         """Note also that a broker gets the keys of no later epoch, when the manager had time to begin one."""
         await super()._watch(reader, number)
         await asyncio.sleep(_EVICTS)
         if reader not in self._rights:
-            self._changed("left", reader, 1)
+            for scope, (last, evicted) in self._epochs(reader).items():
+                if not self._leave(reader, scope, evicted):
+                    self._members.append(("left", reader, scope, last + 1))
 
-    def _changed(self, kind: str, broker: str, later: int) -> None:
-        epochs = self._epochs() if broker in _MEMBERS else {}
-        self._members += [(kind, broker, scope, epochs.get(scope, 0) + later) for scope in _all_scopes()]
+    def _leave(self, broker: str, scope: str, evicted: Sequence[int]) -> bool:
+        """Note the epochs that have begun without a broker since the last time; return whether there is one."""
+        known = self._evictions.setdefault((broker, scope), 0)
+        self._members += [("left", broker, scope, epoch) for epoch in evicted[known:]]
+        self._evictions[broker, scope] = len(evicted)
+        return len(evicted) > known
 
-    def _epochs(self) -> dict[str, int]:
-        """Return the last epoch of each group that the manager has begun."""
-        records = (read_record(open_record(_KEK, data)).value for data in self._log.every)
-        return {one.word.group.scope: one.word.epoch for one in records if isinstance(one, KeyRecord)}
+    def _epochs(self, broker: str) -> dict[str, tuple[int, list[int]]]:
+        """Return the last epoch of each group, and the epochs that have begun with the eviction of a broker."""
+        found: dict[str, tuple[int, list[int]]] = {scope: (0, []) for scope in _all_scopes()}
+        for data in self._log.every if broker in _MEMBERS else ():
+            record = read_record(open_record(_KEK, data)).value
+            if isinstance(record, KeyRecord):
+                _, evicted = found.setdefault(record.word.group.scope, (0, []))
+                if key_of(broker).principal in record.evicted:
+                    evicted.append(record.word.epoch)
+                found[record.word.group.scope] = record.word.epoch, evicted
+        return found
 
     async def settle(self) -> None:
         """Wait until everything is whole again, and note who was a member when, and who has opened what."""

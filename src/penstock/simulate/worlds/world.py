@@ -35,6 +35,10 @@ class SimulationWorld(Protocol):
         """The amounts of faults to draw, for kinds whose usual ones do not suit it."""
 
     @property
+    def fault_targets(self) -> Mapping[str, tuple[str, ...]]:
+        """The processes that a fault can hit, for kinds that do nothing to the others."""
+
+    @property
     def step_kinds(self) -> Mapping[str, tuple[str, ...]]:
         """The kinds of steps with what each needs; words in `PROCESS_WORDS` are names of processes."""
 
@@ -50,8 +54,8 @@ class SimulationWorld(Protocol):
     def seconds(self) -> float:
         """How long steps and faults take, in virtual seconds."""
 
-    def steps(self, random: Random, size: int) -> tuple[SimulationStep, ...]:
-        """Draw a workload of about so many steps, ordered by time."""
+    def steps(self, random: Random, size: int, within: float) -> tuple[SimulationStep, ...]:
+        """Draw a workload of about so many steps within so many seconds, ordered by time."""
 
     async def start(self, simulation: Simulation) -> None:
         """Start the processes and return when the first step can be performed."""
