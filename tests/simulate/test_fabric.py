@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
 from penstock.errors import PenstockError, RefusedError
-from penstock.fabric import Clock, Durability, Fabric, Qos, Reliability
+from penstock.fabric import Clock, Durability, Fabric, Ownership, Qos, Reliability
 from penstock.fabric.envelope import Sample
 from penstock.simulate.fabric import FABRIC
 from penstock.simulate.network import Conditions, Latency
@@ -173,6 +174,37 @@ def test_servers_that_come_back_have_what_was_persistent_and_readers_miss_nothin
 
     run(3, reads(), writes(), simulation=simulation)
     assert [data for data in got if not data.startswith(b"x")] == [b"before", b"after", b"end"]
+    simulation.close()
+
+
+def test_servers_that_come_back_know_who_has_claimed_a_topic_since() -> None:
+    simulation, owned = Simulation(1), replace(STATES, ownership=Ownership.EXCLUSIVE)
+
+    async def owns() -> None:
+        fabric = simulation.fabric("p0")
+        await fabric.declare("owned", owned)
+        first = await fabric.publisher("owned", strength=1)
+        await first.publish(b"1")
+        await asyncio.sleep(3)  # the servers have crashed and come back
+        await first.publish(b"2")
+        await asyncio.sleep(4)  # and again, and another writer has claimed the topic
+        with pytest.raises(RefusedError, match="another writer owns the topic"):
+            await first.publish(b"3")
+
+    async def claims() -> None:
+        await asyncio.sleep(6.2)
+        other = await simulation.fabric("p1").publisher("owned", strength=0)
+        await other.publish(b"other")
+
+    async def crashes() -> None:
+        for _ in range(2):
+            await asyncio.sleep(1.5)
+            simulation.crash(FABRIC)
+            await asyncio.sleep(0.5)
+            simulation.fabrics.start()
+            await asyncio.sleep(2)
+
+    run(1, owns(), claims(), crashes(), simulation=simulation)
     simulation.close()
 
 

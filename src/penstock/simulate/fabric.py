@@ -32,6 +32,7 @@ from penstock.fabric.port import (
     answer,
     closed,
     no_reply,
+    not_owner,
 )
 from penstock.fabric.qos import Durability, Qos
 from penstock.fabric.tasks import in_background
@@ -119,21 +120,27 @@ class FabricServers:
         """Delete what a topic keeps up to a sample."""
         await self._embedded.discard(topic, through)
 
-    async def writer(self, topic: str, writer: bytes, strength: int, instance: str) -> EmbeddedPublisher:
-        """Return a writer, which has claimed its topic if that has an owner."""
+    async def writer(self, topic: str, writer: bytes, strength: int, instance: str, epoch: int) -> EmbeddedPublisher:
+        """Return a writer, which has claimed its topic if that has an owner.
+
+        After a restart it goes on with the epoch that its client knows. Raises `RefusedError` (`fabric.not-owner`) if
+        another writer has claimed the topic since.
+        """
         found = self._writers.get(writer)
         if found is None:
+            if epoch not in (0, self._embedded._topic(topic).epoch):  # noqa: SLF001  # of its own kind
+                raise not_owner()
             found = await self._embedded.publisher_as(topic, writer, strength=strength, instance=instance)
             self._writers[writer] = found
         return found
 
-    async def open_writer(self, *about: Any) -> None:
-        """Make a writer."""
-        await self.writer(*about)
+    async def open_writer(self, *about: Any) -> int:
+        """Make a writer, and return its epoch."""
+        return (await self.writer(*about)).claim()
 
-    async def publish(self, sample: Sample, *about: Any) -> int:
-        """Write a sample."""
-        return (await (await self.writer(*about)).forward(sample)).position
+    async def publish(self, sample: Sample, *about: Any) -> Sample:
+        """Write a sample, and return it with its position and epoch."""
+        return await (await self.writer(*about)).forward(sample)
 
     async def renew(self, *about: Any) -> None:
         """Renew a writer's lease."""
@@ -413,8 +420,8 @@ class SimulatedFabric(Fabric):
     async def publisher(self, topic: str, *, strength: int = 0, instance: str = "") -> "SimulatedPublisher":
         """Return a writer of a topic."""
         about = topic, self._random.randbytes(WRITER_BYTES), strength, instance
-        await self.ask(f"writer {topic}", self._servers.open_writer(*about))
-        return SimulatedPublisher(self, self._servers, about)
+        epoch: int = await self.ask(f"writer {topic}", self._servers.open_writer(*about, 0))
+        return SimulatedPublisher(self, self._servers, about, epoch)
 
     async def _read(
         self,
@@ -496,25 +503,29 @@ class SimulatedFabric(Fabric):
 class SimulatedPublisher(Publisher):
     """Writes to a topic across the network."""
 
-    def __init__(self, fabric: SimulatedFabric, servers: FabricServers, about: tuple[str, bytes, int, str]) -> None:
+    def __init__(
+        self, fabric: SimulatedFabric, servers: FabricServers, about: tuple[str, bytes, int, str], epoch: int
+    ) -> None:
         topic, writer, _, instance = about
         super().__init__(topic, writer, fabric.clock, fabric.limits, instance=instance)
         self._fabric = fabric
         self._servers = servers
-        #: topic, id, strength and instance, as the servers know it
+        #: topic, id, strength and instance, as the servers know it; and the epoch of its claim, if it has one
         self._about = about
+        self._epoch = epoch
 
     async def _send(self, sample: Sample) -> int:
-        work = self._servers.publish(sample, *self._about)
-        position: int = await self._fabric.ask(f"publish {self.topic} {sample.key} ", work, sample.data)
-        return position
+        work = self._servers.publish(sample, *self._about, self._epoch)
+        written: Sample = await self._fabric.ask(f"publish {self.topic} {sample.key} ", work, sample.data)
+        self._epoch = written.epoch
+        return written.position
 
     async def alive(self) -> None:
         """Renew the lease and the claim."""
         if self._closed:
             raise closed()
-        await self._fabric.ask(f"alive {self.topic}", self._servers.renew(*self._about))
+        await self._fabric.ask(f"alive {self.topic}", self._servers.renew(*self._about, self._epoch))
 
     async def _release(self) -> None:
         with suppress(FailedError):
-            await self._fabric.ask(f"release {self.topic}", self._servers.release(*self._about))
+            await self._fabric.ask(f"release {self.topic}", self._servers.release(*self._about, self._epoch))

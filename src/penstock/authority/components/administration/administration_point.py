@@ -789,8 +789,7 @@ class AdministrationComponent:
         if self._owned is not None:
             return
         if self._unsure is not None:
-            # Others may have written before it gets there: it is followed in its place, with what is on CONF.
-            await self._send(self._unsure)
+            await self._put(self._unsure)
         else:
             self._owned = await self._fabric.publisher(
                 topic_name(self.settings.domain, _CONF), strength=self.settings.strength
@@ -865,7 +864,7 @@ class AdministrationComponent:
         sealed = self._sealed(_CONF, content, data)
         await self._put(_ConfWrite(self._owned, content, time, data, sealed, sample_key(sample)))
 
-    async def _send(self, one: _ConfWrite) -> None:
+    async def _put(self, one: _ConfWrite) -> None:
         """Write to CONF what may be there already: then all readers drop the copy. Raises as `Publisher.publish`."""
         try:
             await one.publisher.publish(one.sealed, key=one.key)
@@ -877,10 +876,6 @@ class AdministrationComponent:
             self._owned, self._unsure = None, one
             raise
         self._owned, self._unsure = one.publisher, None
-
-    async def _put(self, one: _ConfWrite) -> None:
-        """Write to CONF, and follow it here. Raises as `Publisher.publish`."""
-        await self._send(one)
         # The same sample comes back, and is a copy then.
         try:
             self._verifier.verify(one.data, _CONF, one.key, b"", one.time)
