@@ -325,13 +325,15 @@ class ComponentsWorld:
 
     def _ahead(self) -> float:
         """Return the last time that a PAP can have written from the future: the other one does nothing until then."""
-        last = 0.0
+        last, ahead = 0.0, dict.fromkeys(_PAPS, 0.0)
         for entry in self._simulation.log:
             match entry.fields:
                 case {"fault": "jump", "seconds": float() | int() as seconds, "where": (str(process), str(amount))} if (
                     process in _PAPS
                 ):
-                    last = max(last, entry.at + seconds + float(amount))
+                    # A clock can jump again before it is right.
+                    ahead[process] += max(0.0, float(amount))
+                    last = max(last, entry.at + seconds + ahead[process])
         return last
 
     async def _until(self, reached: Any, ahead: float = 0.0) -> None:
