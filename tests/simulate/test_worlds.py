@@ -22,8 +22,8 @@ SOAK_OPTIONS = {
     "brokers-on-fabric": {"size": 36, "seconds": 16},
     "sealing": {"size": 30},
     "components": {"size": 10, "seconds": 8},
-    "decisions": {"size": 44},
-    "roles": {"size": 250},
+    "decisions": {"size": 50},
+    "roles": {"size": 270},
     "rule-book": {"size": 180},
 }
 #: what the log of a search must have, or else a checker would have nothing to read
