@@ -10,7 +10,7 @@ from penstock.simulate.experiments.data_centric import growth
 from penstock.simulate.experiments.experiment import Laboratory
 
 ALONE = (
-    *("moderator-fig3", "moderator-fig4", "moderator-fig5", "pubsub-fig4a", "components-table5"),
+    *("moderator-fig3", "moderator-fig4", "moderator-fig5", "components-table5"),
     *("capabilities-table4.7", "capabilities-table4.8", "capabilities-fig4.5", "capabilities-fig7.10"),
 )
 
