@@ -22,7 +22,7 @@ SOAK_OPTIONS = {
     "brokers-on-fabric": {"size": 36, "seconds": 16},
     "sealing": {"size": 30},
     "components": {"size": 10, "seconds": 8},
-    "decisions": {"size": 50},
+    "decisions": {"size": 60},
     "roles": {"size": 270},
     "rule-book": {"size": 180},
 }

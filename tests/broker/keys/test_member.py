@@ -1,6 +1,7 @@
 """A broker in a key group: messages that are lost, late, doubled or forged, and when it must not seal."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import cast
 
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
@@ -412,3 +413,18 @@ def test_an_old_answer_ends_no_request_to_join() -> None:
     world.now = at(40)
     assert broker.take(broker.member.tick(world.now)[0]) == ["ask"]
     assert broker.asks[-1].value.wish is KeyWish.JOIN
+
+
+def test_later_requests_are_not_dated_by_a_clock_that_was_ahead() -> None:
+    member = World(20, 21).brokers[20].member
+
+    def asked(seconds: float) -> datetime:
+        (ask,) = cast("list[Ask]", member.refresh(at(seconds)))
+        return ask.request.value.time
+
+    assert asked(10) == at(10)
+    # A manager may have taken that one, and takes none with the same time or an earlier one.
+    assert asked(10) == at(10) + datetime.resolution
+    assert asked(9) == at(10) + 2 * datetime.resolution
+    assert asked(3_600) == at(3_600)
+    assert asked(11) == at(11)

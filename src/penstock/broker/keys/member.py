@@ -446,8 +446,11 @@ class KeyMember:
     def _request(
         self, now: datetime, wish: KeyWish, first: int = 0, last: int = 0, public: bytes = b""
     ) -> SignedValue[KeyRequest]:
-        # Each request is later than the one before, so that none is taken for a replay.
-        time = in_utc(now) if self._told is None else max(in_utc(now), self._told + datetime.resolution)
+        # Each request is later than the one before, so that none is taken for a replay. A manager has taken none that
+        # was further ahead than it allows: such a one is from a clock that has been set right since.
+        time, window = in_utc(now), self._skew + timedelta(milliseconds=self._limits.key_request)
+        if self._told is not None and self._told - time <= window:
+            time = max(time, self._told + datetime.resolution)
         self._told = time
         return sign_value(KeyRequest(wish, self._key.principal, self.group, time, first, last, public), self._key)
 

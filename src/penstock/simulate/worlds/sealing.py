@@ -203,6 +203,13 @@ class SealingWorld(BrokersWorld):
                 self._leave(reader, scope, evicted)
                 self._members.append(("joined", reader, scope, last + 1 if evicted else last))
 
+    def _revoke(self, reader: str) -> None:
+        if reader in self._rights:
+            # What an earlier order has led to says nothing about this one.
+            for scope, (_, evicted) in self._epochs(reader).items():
+                self._evictions[reader, scope] = len(evicted)
+        super()._revoke(reader)
+
     async def _watch(self, reader: str, number: int) -> None:
         """Note also that a broker gets the keys of no later epoch, when the manager had time to begin one."""
         await super()._watch(reader, number)
