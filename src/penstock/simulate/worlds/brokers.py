@@ -153,6 +153,9 @@ class BrokersWorld:
                 self._changes.put_nowait(before.get_nowait())
             self._simulation.start(process, self._own())
         else:
+            # What it had has ended with it.
+            self._feeds.pop(process, None)
+            self._subscriptions.pop(process, None)
             work = self._publish_from(process) if process in PUBLISHERS else self._read(process)
             self._simulation.start(process, work)
 
@@ -178,7 +181,6 @@ class BrokersWorld:
                 return client
 
     async def _publish_from(self, name: str) -> None:
-        self._feeds.pop(name, None)
         client = await self._connected(name)
         while name not in self._feeds:
             try:
@@ -187,7 +189,6 @@ class BrokersWorld:
                 await asyncio.sleep(_AGAIN)
 
     async def _read(self, name: str) -> None:
-        self._subscriptions.pop(name, None)
         client = await self._connected(name)
         while True:
             subscription = self._subscriptions.get(name)
