@@ -77,7 +77,7 @@ def test_what_is_ended_without_an_answer_has_ended(given_up: bool) -> None:
     async def main() -> None:
         port = free_port()
         async with running(READ, port=port) as node:
-            reader = client_of(node, PDA, timeout=0.3)
+            reader = client_of(node, PDA)
             await reader.__aenter__()
             news = await reader.subscribe(NEWS.name)
         await until(lambda: "down" in repr(reader))
@@ -86,7 +86,9 @@ def test_what_is_ended_without_an_answer_has_ended(given_up: bool) -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(news.unsubscribe(), 0.1)
         else:
+            reader._caller.timeout = 0.1
             await news.unsubscribe()
+            reader._caller.timeout = LONG
         assert await reading is None
         async with running(READ, port=port) as node:
             await reader.subscribe(NEWS.name)
