@@ -284,8 +284,9 @@ def test_a_broker_that_did_not_answer_is_told_again_that_a_subscription_has_ende
                     link.post(encode(["accepted", request.number]))
 
     async def main() -> None:
-        async with broker(serve) as port, client_of(port, PDA, timeout=0.2, types=[signed(NEWS)]) as client:
+        async with broker(serve) as port, client_of(port, PDA, types=[signed(NEWS)]) as client:
             news = await client.subscribe(NEWS.name)
+            client._caller.timeout = 0.1
             await news.unsubscribe()
             assert news.ended is not None
             await until(lambda: heard.count("unsubscribe") == 2)
