@@ -53,6 +53,8 @@ _AGAIN: Final = 0.5
 #: seconds in which everything must be whole again when faults have stopped, and for the last events to arrive
 _SETTLES: Final = 240.0
 _ARRIVES: Final = 5.0
+#: by how much a broker's time may be ahead of a clock that it believes
+_STEP: Final = timedelta(seconds=2)
 
 
 def _digest(names: Iterable[str]) -> str:
@@ -310,6 +312,10 @@ class BrokersWorld:
             note(name, "replica", of="policy", state=f"{_digest(published)} without {_digest(state.revoked)}")
             note(name, "replica", of="brokers", state=_digest(str(one) for one in node.brokers()))
 
+    def _is_in_time(self, name: str) -> bool:
+        """Return whether a broker believes its clock: one that was started while it was ahead takes a minute."""
+        return self._network.nodes[name].core.latest <= self._simulation.clock(name).date() + _STEP
+
     def _whole(self) -> bool:
         network = self._network
         return (
@@ -318,6 +324,7 @@ class BrokersWorld:
             and all(self._simulation.runs(name) for name in self.processes)
             and all(len(node.brokers()) == len(network.brokers) for node in network.nodes.values())
             and self._agreed()
+            and all(map(self._is_in_time, network.brokers))
             and all(client.peer is not None for client in self._clients.values())
             and len(self._feeds) == len(PUBLISHERS)
             # Who has lost its right keeps its subscription; who had none when it asked has none.
