@@ -91,36 +91,30 @@ def key_of(name: str) -> SigningKey:
     return SigningKey(hashlib.sha256(name.encode()).digest())
 
 
-#: events with a value up to this are noted as low ones
-_LOW: Final = 4
+#: the highest value that is low, and what is noted of the delivery of such an event, also if the value is hidden
+_HIGHEST: Final = 4
+LOW: Final = "low value"
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderPart:
-    """What a reader may see: some attributes, or events with a value above a number."""
+    """What a reader may see if that is not everything: some attributes only, or no events with a low value."""
 
-    attributes: tuple[str, ...] | None = None
-    above: int | None = None
+    attributes: tuple[str, ...] = tuple(one.name for one in READING.attributes)
+    low: bool = True
 
     @property
     def shows(self) -> tuple[str, ...]:
         """What may be noted of a delivery: attributes, and that the event is a low one."""
-        attributes = self.attributes or tuple(one.name for one in READING.attributes)
-        return attributes if self.above is not None else (*attributes, LOW)
+        return (*self.attributes, LOW) if self.low else self.attributes
 
     def restriction(self) -> dict[str, Any]:
         """Return the arguments of `event_tag`."""
         type_ = EventType.of(READING)
-        found: dict[str, Any] = {}
-        if self.attributes is not None:
-            found["attributes"] = [type_.by_name[name].id for name in self.attributes]
-        if self.above is not None:
-            found["where"] = [BoundSelector.of(f"value > {self.above}", type_)]
-        return found
+        high = [] if self.low else [BoundSelector.of(f"value > {_HIGHEST}", type_)]
+        return {"attributes": [type_.by_name[name].id for name in self.attributes], "where": high}
 
 
-#: what is noted of the delivery of an event with a low value, whether or not the value is shown
-LOW: Final = "low value"
 _EVERYTHING: Final = ReaderPart()
 
 
@@ -136,7 +130,7 @@ def grant(name: str, *rights: Right, valid: Validity = ALWAYS, part: ReaderPart 
     else:
         # Time-stamps are for all types of an owner.
         of = None if Right.STAMP in rights else READING.name.name
-        tag = event_tag(OWNER.principal, of, None, rights, **(part or _EVERYTHING).restriction())
+        tag = event_tag(OWNER.principal, of, None, rights, **({} if part is None else part.restriction()))
     return issue(Authorisation(OWNER.principal, key_of(name).principal, tag, False, valid), OWNER)
 
 
@@ -279,7 +273,7 @@ class BrokerNetwork:
                 for event in given.events:
                     which = str(event.values["event"])
                     shown = [attribute for attribute, value in event.values.items() if value is not None]
-                    if value_of(which) <= _LOW:
+                    if value_of(which) <= _HIGHEST:
                         shown.append(LOW)
                     fields = {"reader": reader, "topic": given.type.name.name, "event": which}
                     self.simulation.note(name, "delivered", **fields, shown=tuple(shown))

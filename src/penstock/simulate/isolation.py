@@ -132,7 +132,7 @@ def _refuse(original: Callable[..., Any], called: str, what: str, harmless: int 
         if (
             current_process() is not None
             and (harmless is None or (args[harmless] if len(args) > harmless else named.get("a")) is None)
-            and not _is_allowed(sys._getframe(1), called)  # noqa: SLF001  # there is no other way to see the caller
+            and not _is_allowed(sys._getframe(1), called)  # noqa: SLF001  # nothing else shows the caller
         ):
             raise unreal(what, called)
         return original(*args, **named)

@@ -311,8 +311,8 @@ class VirtualLoop(_Loop):
             process.alive = False
         ended: set[asyncio.Task[Any]] = set()
         # What cleans up may start tasks, which do not run either. It must not make a loop with real sockets for them.
-        running = asyncio._get_running_loop()  # noqa: SLF001  # the public one fails if there is none
-        asyncio._set_running_loop(self)  # noqa: SLF001  # there is no public one
+        running = asyncio._get_running_loop()  # noqa: SLF001  # the public function fails without a loop
+        asyncio._set_running_loop(self)  # noqa: SLF001  # no public function does it
         try:
             while tasks := asyncio.all_tasks(self) - ended:
                 for task in tasks:
@@ -438,7 +438,7 @@ def unreal(what: str, called: str) -> FailedError:
 
 def _caller() -> str:
     """Return the module and line that called what is refused, and those of Penstock if it was a library."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # there is no other way to see the caller
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # nothing else shows the caller
     while frame is not None and _module(frame) in _GUARDS:
         frame = frame.f_back
     if frame is None:

@@ -20,6 +20,7 @@ from tests.broker.node_kit import (
 )
 from tests.broker.sports import NETWORK, NEWS, PDA, REPORTER, grant, signed
 
+from penstock.broker.client.client import Client, Subscription
 from penstock.broker.wire.link import Endpoint, Link, listen
 from penstock.broker.wire.protocol import Hello, Welcome, read_request, word_of
 from penstock.codec.wire import Wire, encode
@@ -30,6 +31,14 @@ from penstock.trust.credentials import Credentials
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
+
+
+async def subscribed(port: int) -> tuple[Client, Subscription]:
+    """Return a client and its subscription, whose broker has gone since."""
+    async with running(READ, port=port) as node:
+        reader = client_of(node, PDA)
+        await reader.__aenter__()
+        return reader, await reader.subscribe(NEWS.name)
 
 
 def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
@@ -76,10 +85,7 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
 def test_what_is_ended_without_an_answer_has_ended(given_up: bool) -> None:
     async def main() -> None:
         port = free_port()
-        async with running(READ, port=port) as node:
-            reader = client_of(node, PDA)
-            await reader.__aenter__()
-            news = await reader.subscribe(NEWS.name)
+        reader, news = await subscribed(port)
         await until(lambda: "down" in repr(reader))
         reading = asyncio.create_task(anext(news, None))
         if given_up:
@@ -121,10 +127,7 @@ def test_a_lost_connection_is_told_and_so_is_the_next() -> None:
 def test_a_refusal_after_a_restart_ends_what_stood() -> None:
     async def main() -> None:
         port = free_port()
-        async with running(READ, port=port) as node:
-            reader = client_of(node, PDA)
-            await reader.__aenter__()
-            news = await reader.subscribe(NEWS.name)
+        reader, news = await subscribed(port)
         async with running(port=port) as node:
             error = await refused("broker.not-permitted", news.next(LONG))
             assert error.fields["asked"] == "subscribe"

@@ -230,6 +230,24 @@ def test_groups_of_one_type_are_apart() -> None:
     assert one.holders(PLATES) == {who(20)}
 
 
+# Clocks.
+
+
+@pytest.mark.parametrize(("number", "begins"), [(MANAGER, 1), (REPLICA, 0)])
+def test_a_manager_whose_clock_was_ahead_begins_another_epoch_when_it_is_right(number: int, begins: int) -> None:
+    world = World(20, 21)
+    world.now = at(3_600)
+    world.rotate()
+    ahead = world.epoch
+    # A replica leaves it to the one whose clock it was: its own may be behind.
+    world.restart(number)
+    world.deaf = {20, 21}
+    for seconds in (10, 11, 12):
+        world.now = at(seconds)
+        world.run(world.manager.tick(world.now)[0])
+    assert world.epoch == ahead + begins
+
+
 # Who is refused.
 
 

@@ -509,8 +509,8 @@ class KeyManager:
             wishes = self._wish(group)
             wishes.evict |= {broker for broker, holder in state.holders().items() if holder.expired(now)}
             wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
-            # The clock was ahead when it began, and is right again: others would refuse it until then.
-            wishes.refresh |= state.word.begun > now + self._skew
+            # This manager's clock was ahead then, and is right again: members refuse an epoch from the future.
+            wishes.refresh |= state.word.manager == self._key.principal and state.word.begun > now + self._skew
             if self._notices.is_due(now, group):
                 said.append(self._answers.notice(now, state))
         said += self._proposal.again(now)

@@ -529,7 +529,7 @@ class _NetworkRun:
         self.plan = plan
         self.trial = trial
         if trial.owner is not None and trial.owner not in plan.brokers:
-            raise MalformedError("netplan.value", f"there is no broker `{trial.owner[:80]}` for the owner")
+            raise MalformedError("netplan.value", f"the owner's broker `{trial.owner[:80]}` does not exist")
         self.simulation = simulation = Simulation(trial.seed, trial.times)
         simulation.network.conditions = Conditions(trial.latency)
         for link in plan.links:

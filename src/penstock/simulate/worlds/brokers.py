@@ -342,7 +342,7 @@ class RevocationWorld(BrokersWorld):
     name = "revocation"
     fault_kinds = tuple(kind for kind in BrokersWorld.fault_kinds if kind != "jump")
     _shares: Mapping[str, int] = {"publish": 8, "grant": 1, "revoke": 1}
-    _parts: Mapping[str, ReaderPart] = {"r1": ReaderPart(attributes=("event",)), "r2": ReaderPart(above=4)}
+    _parts: Mapping[str, ReaderPart] = {"r1": ReaderPart(attributes=("event",)), "r2": ReaderPart(low=False)}
 
     def _build(self) -> BrokerNetwork:
         return BrokerNetwork(
