@@ -280,8 +280,8 @@ def _figure_78(lab: Laboratory) -> ExperimentFindings:
             "always",
             f"for {len(ahead) - 1 - len(behind)} of {len(ahead) - 1} numbers of attributes",
             not behind,
-            f"It is behind with {', '.join(map(str, behind))} attributes, by {_behind(behind)} at most: the number of "
-            "messages, which is the same, decides more than the sealing, and the machine is noisy.",
+            f"It is slower with {', '.join(map(str, behind))} attributes, by {_behind(behind)} at most; neighbouring "
+            "numbers of attributes differ from each other by as much.",
         ),
         near("attribute level / plaintext, one attribute", 0.46, one, cheaper),
         near("attribute level / plaintext, ten attributes", 0.117, ten, cheaper),

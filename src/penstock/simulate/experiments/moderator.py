@@ -103,7 +103,7 @@ def _figure_3(lab: Laboratory) -> ExperimentFindings:
             f"{_PRINTED:,.0f} ms (Pentium Mobile, 2 GHz)",
             f"{found[many]:,.0f} ms",
             found[many] <= _PRINTED,
-            "The machine is slower than one of 2008.",
+            "This machine is slower than the paper's.",
         ),
     ]
     return _findings("Time to state rules", "rules", found, comparisons, log_x=False)
