@@ -192,6 +192,18 @@ def test_an_eviction_overtakes_a_request_that_waits() -> None:
     assert one.holders(GROUP) == set()
 
 
+def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it() -> None:
+    world = World(20, 21)
+    # Its right was revoked and is there again before the log has the eviction.
+    (append,) = world.manager.evict(world.now, GROUP, who(21))
+    again = world.manager.join(at(1), request(21, seconds=1), grounds(21, right(21)))
+    assert again == []
+    sent = carry_out(at(1), world.manager, world.log, [append])
+    assert [output.broker for output in sent if isinstance(output, Reply)] == [who(21)]
+    assert world.members() == {20, 21}
+    assert world.epoch == 3
+
+
 def test_epochs_end_by_age_by_volume_and_by_hand() -> None:
     world = World(20, 21)
     world.pass_time(599)
@@ -246,6 +258,20 @@ def test_a_manager_whose_clock_was_ahead_begins_another_epoch_when_it_is_right(n
         world.now = at(seconds)
         world.run(world.manager.tick(world.now)[0])
     assert world.epoch == ahead + begins
+
+
+def test_what_was_said_while_the_clock_was_ahead_does_not_keep_anybody_from_leaving() -> None:
+    one, log = manager(), MemoryLog()
+    one.tick(at(3_600))
+    for number in (20, 21, 22):
+        said = one.join(at(3_600), request(number, seconds=3_600), grounds(number, right(number)))
+        carry_out(at(3_600), one, log, said)
+    carry_out(at(10), one, log, one.tick(at(10))[0])
+    with refused("keys.old-request"):
+        one.leave(at(10), request(20, KeyWish.LEAVE, seconds=9))
+    for number in (20, 21):
+        carry_out(at(11), one, log, one.leave(at(11), request(number, KeyWish.LEAVE, seconds=11)))
+    assert {*one._state(GROUP).members} == {who(22)}
 
 
 # Who is refused.

@@ -73,6 +73,19 @@ def test_what_was_sealed_before_the_memory_began_is_refused() -> None:
     refused("seal.too-old", Replays(NOW, limits=BrokerLimits()), header(1, seconds=-0.001))
 
 
+def test_a_memory_that_began_on_a_clock_that_was_ahead_begins_when_it_is_right() -> None:
+    replays = Replays(NOW + timedelta(hours=1), SMALL)
+    refused("seal.too-old", replays, header(1, seconds=1))
+    replays.recheck(NOW)
+    refused("seal.too-old", replays, header(0, seconds=-1))
+    assert list(replays.first(header(1, seconds=1), CAR, (0,))) == [0]
+    for number in range(6):
+        replays.first(header(number, sender=2, seconds=3), CAR, (0,))
+    # What was forgotten stays forgotten.
+    replays.recheck(NOW)
+    refused("seal.too-old", replays, header(1, seconds=1))
+
+
 def test_who_was_silent_for_longest_is_forgotten_first() -> None:
     replays = Replays(NOW, SMALL)
     for number, sender in ((0, 1), (0, 2), (1, 2), (1, 1), (0, 3), (1, 3), (2, 3)):

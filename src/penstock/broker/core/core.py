@@ -295,6 +295,7 @@ class Core:
         self._answers.forget()
         self.overlay.recheck()
         self.local.recheck()
+        self.vault.recheck(now)
         self._ports.soon(self.trust_changed)
         self._ports.soon(self.release)
         self.note(

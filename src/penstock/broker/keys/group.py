@@ -265,8 +265,11 @@ class Wishes:
     def changes(
         self, most: int
     ) -> tuple[tuple[tuple[Principal, datetime | None], ...], tuple[Principal, ...], tuple[Principal, ...]]:
-        """Return admissions with their ends, departures and evictions: no more than fit in one record."""
-        admitted = [(broker, applicant.right.until) for broker, applicant in self.admit.items()]
+        """Return admissions with their ends, departures and evictions: no more than fit in one record.
+
+        A broker that is evicted is admitted by a later one.
+        """
+        admitted = [(who, applicant.right.until) for who, applicant in self.admit.items() if who not in self.evict]
         return tuple(admitted[:most]), _some(self.leave - self.evict, most), _some(self.evict, most)
 
 

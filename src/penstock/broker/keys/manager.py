@@ -241,10 +241,17 @@ class Proposal:
 
     def admits(self, group: KeyGroup, broker: Principal) -> bool:
         """Return whether the proposed record admits a broker to a group."""
+        record = self._about(group)
+        return record is not None and any(broker == who for who, _ in record.admitted)
+
+    def evicts(self, group: KeyGroup, broker: Principal) -> bool:
+        """Return whether the proposed record evicts a broker from a group."""
+        record = self._about(group)
+        return record is not None and broker in record.evicted
+
+    def _about(self, group: KeyGroup) -> KeyRecord | None:
         record = None if self._made is None else self._made[1].record.value
-        if not isinstance(record, KeyRecord) or record.word.group != group:
-            return False
-        return any(broker == who for who, _ in record.admitted)
+        return record if isinstance(record, KeyRecord) and record.word.group == group else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -267,8 +274,8 @@ class KeyRequests:
         self._last: dict[_Asker, datetime] = {}
 
     def begin(self, now: datetime) -> None:
-        """Record when the manager has started, at the first call."""
-        self._begun = self._begun or in_utc(now)
+        """Record when the manager has started, at the first call; later if its clock was ahead then."""
+        self._begun = min(self._begun or in_utc(now), in_utc(now))
 
     def check(self, now: datetime, unverified: UnverifiedValue[KeyRequest], wish: KeyWish) -> KeyRequest:
         """Return a request if it is signed, of the right kind, recent, and not a replay.
@@ -278,7 +285,11 @@ class KeyRequests:
         request = unverified.verify().value
         if request.wish is not wish:
             raise RefusedError("keys.wrong-request", f"a request to {request.wish}, not to {wish}")
-        last = self._last.get((request.broker, request.group), self._begun if wish is KeyWish.LEAVE else None)
+        started = self._begun if wish is KeyWish.LEAVE else None
+        last = self._last.get((request.broker, request.group), started)
+        if last is not None and last > in_utc(now) + self._window:
+            # It was accepted while this clock was ahead.
+            last = started
         if abs(in_utc(now) - request.time) > self._window or (last is not None and request.time <= last):
             raise RefusedError(
                 "keys.old-request", "a request is too old, or a replay", hint="set the clocks, and sign a new request"
@@ -344,15 +355,17 @@ class KeyManager:
         served = self._served(request.group)
         right = entitlement(grounds, request.broker, request.group, served, now)
         state = self._state(request.group)
-        self._wish(request.group).check_room(state, request.broker, self._limits.key_members)
+        wishes = self._wish(request.group)
+        wishes.check_room(state, request.broker, self._limits.key_members)
         self._requests.remember(request)
         applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
         if request.group.labels:
-            self._wish(request.group).reinstate(request.broker)
-        if member is not None and member.until == right.until:
+            wishes.reinstate(request.broker)
+        # A broker that is about to be evicted is admitted again afterwards.
+        goes = request.broker in wishes.evict or self._proposal.evicts(request.group, request.broker)
+        if member is not None and member.until == right.until and not goes:
             return [self._answers.welcome(state, request.broker, member, applicant.public)]
-        wishes = self._wish(request.group)
         wishes.admit[request.broker] = applicant
         wishes.leave.discard(request.broker)
         return self._propose(now)

@@ -3,7 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.broker.evolution.policy_keeper import NO_SKEW
@@ -32,11 +32,13 @@ from penstock.model.types import Protection, Sealing
 # 2. At most `BrokerLimits.seal_replays` numbers are remembered. The stream that was silent longest is forgotten first.
 #    Then no block of an unknown stream is accepted that was sealed before the last block of a forgotten stream.
 # 3. The same applies to blocks that were sealed before the memory started, so a broker needs no memory across restarts.
+#    If the clock was ahead then, the memory starts when it is right.
 #
 # Only opened blocks are remembered, so nobody without keys can fill the memory.
 
 
 _Name: TypeAlias = tuple[bytes, bytes, TypeKey]
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class _Stream:
     """The recent blocks of one sender, incarnation and type: the accepted rows of each, as bits."""
 
     #: blocks that were sealed earlier may have been accepted before the stream was forgotten
-    since: datetime
+    forgotten: datetime
     highest: int = -1
     last: datetime | None = None
     taken: dict[int, int] = field(default_factory=dict)
@@ -56,10 +58,16 @@ class Replays:
     def __init__(self, since: datetime, limits: BrokerLimits) -> None:
         self._limits = limits
         self._since = since
+        #: blocks of unknown streams that were sealed earlier may have been accepted before
+        self._forgotten = _NEVER
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
         self._numbers = 0
         #: the stream of the last block
         self._latest: _Stream | None = None
+
+    def recheck(self, since: datetime) -> None:
+        """Let the memory start no later than a time: the clock was ahead, and has been corrected."""
+        self._since = min(self._since, since)
 
     def first(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int]) -> Sequence[int]:
         """Return the places of the rows that arrive for the first time, and remember all rows.
@@ -68,14 +76,13 @@ class Replays:
         """
         name = header.fixed.sender, header.fixed.incarnation, of_type
         stream = self._streams.get(name)
-        if stream is None:
-            if header.time < self._since:
+        number, before = header.number, None if stream is None else stream.taken.get(header.number)
+        if stream is None or before is None:
+            forgotten = self._forgotten if stream is None else stream.forgotten
+            if header.time < self._since or header.time < forgotten:
                 raise too_old()
-            stream = self._streams[name] = _Stream(self._since)
-        number, before = header.number, stream.taken.get(header.number)
-        if before is None:
-            if header.time < stream.since:
-                raise too_old()
+            if stream is None:
+                stream = self._streams[name] = _Stream(forgotten)
             if number <= stream.highest - self._limits.route_window:
                 raise replayed()
             before = 0
@@ -112,7 +119,8 @@ class Replays:
         while self._numbers > self._limits.seal_replays and len(self._streams) > 1:
             _, gone = self._streams.popitem(last=False)
             self._numbers -= len(gone.taken)
-            self._since = self._since if gone.last is None else max(self._since, gone.last + datetime.resolution)
+            if gone.last is not None:
+                self._forgotten = max(self._forgotten, gone.last + datetime.resolution)
 
 
 def _bits(rows: Sequence[int]) -> int:
@@ -367,6 +375,10 @@ class KeyVault:
     def now(self) -> datetime:
         """Return the time."""
         return self._clock()
+
+    def recheck(self, now: datetime) -> None:
+        """Let the memory of accepted blocks start no later than now: the clock was ahead, and has been corrected."""
+        self._replays.recheck(now - self._skew)
 
     def _admit(self, fixed: Fixed, names: BlockNames) -> None:
         """Refuse blocks of past epochs; raise `seal.unknown-key` if a key is still awaited."""
