@@ -1,14 +1,17 @@
 """A network of brokers is tried: revocations become complete, and no event is delivered after that."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
+from penstock.simulate import brokers
 from penstock.simulate.checkers import events_once, no_delivery_after_revocation
-from penstock.simulate.network import Latency
+from penstock.simulate.network import Conditions, Latency
 from penstock.simulate.plans.network import (
     BrokerPlan,
     NetworkTrial,
@@ -21,7 +24,11 @@ from penstock.simulate.plans.network import (
     simulate_network,
     tree,
 )
-from penstock.simulate.simulation import Entry
+from penstock.simulate.pure_work import shared_results
+from penstock.simulate.simulation import Entry, Simulation
+from penstock.trust.capabilities import Right
+from penstock.trust.policy_events import Change, Revoke
+from penstock.trust.policy_state import publish
 
 FEW = NetworkTrial(readers=6, orders=2)
 
@@ -44,6 +51,42 @@ def test_a_revocation_is_complete_when_all_brokers_have_acknowledged_it() -> Non
     assert 0.09 < last < 0.35
     (count,) = report.deliveries
     assert count == order.after_order["r0"] > 0
+
+
+def whole_brokers(links: brokers.Links, latency: Latency) -> float:
+    """Return the seconds in which a revocation is complete in a network of whole brokers."""
+    right = brokers.grant("r0", Right.SUBSCRIBE)
+    with shared_results(), Simulation() as simulation:
+        simulation.network.conditions = Conditions(latency)
+        network = brokers.BrokerNetwork(simulation, links)
+
+        async def complete(change: Change) -> float:
+            await asyncio.sleep(5.0)
+            signed, begun = network.author.change(simulation.clock("b0").date(), change), simulation.time
+            policies = network.nodes["b0"].policies
+            policies.hand_in(brokers.OWNER.principal, signed.to_bytes())
+            while True:
+                await asyncio.sleep(0.0005)
+                with suppress(PenstockError):
+                    if policies.completion(brokers.OWNER.principal, signed.value.number).complete:
+                        return simulation.time - begun
+
+        async def drive() -> float:
+            await network.start()
+            await simulation.start("b0", complete(publish(right)))
+            return await simulation.start("b0", complete(Revoke((right.id,))))
+
+        return simulation.run(drive())
+
+
+@pytest.mark.parametrize("fan_out", [1, 3])
+def test_whole_brokers_take_as_long(fan_out: int) -> None:
+    latency = Latency(0.003, 0.003)
+    whole = whole_brokers(brokers.tree(10, fan_out), latency)
+    (order,) = simulate_network(tree(10, fan_out), NetworkTrial(readers=1, orders=1, latency=latency)).orders
+    assert order.complete is not None
+    # The owner hands its order in over a link here.
+    assert order.complete - latency.least == pytest.approx(whole, abs=0.001)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
