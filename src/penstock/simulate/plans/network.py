@@ -12,8 +12,8 @@ Brokers note what they deliver to these readers, and the owner's broker notes wh
 All figures come from this log (`revocation_outcomes`), and the checker `no_delivery_after_revocation` reads it.
 
 What is left out is what a revocation does not wait for: how brokers find and trust each other, and how events are
-routed. Whole brokers are run by the world `brokers`; their cost grows with the cube of their number. A test compares the
-times of both in networks of ten.
+routed. Whole brokers are run by the world `brokers`; their cost grows with the cube of their number. A test compares
+the times of both in networks of ten.
 """
 
 import asyncio
