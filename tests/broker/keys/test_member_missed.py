@@ -1,6 +1,6 @@
 """Keys of epochs that a member has missed: they come with its path, of the time in which it was to have them."""
 
-from tests.broker.key_kit import GROUP, SECOND, Broker, World, right
+from tests.broker.key_kit import GROUP, SECOND, Broker, World, carry_out, grounds, joining, right
 from tests.broker.keys.test_member import deaf, hear, told
 from tests.trust.kit import DAY, NOW, key, refused, who
 
@@ -145,3 +145,19 @@ def test_labels_do_not_come_with_a_path() -> None:
         world.run(world.manager.rotate(world.now, labels))
     assert world.epoch > 1
     assert missed(world, 20) == {}
+
+
+def test_who_was_welcomed_before_its_eviction_joins_again() -> None:
+    world = World(20, 21)
+    world.deaf = {21}
+    world.evict(21)
+    # Another replica, which was behind, has answered this request.
+    request = joining(21, world.now + SECOND)
+    carry_out(world.now, world.manager, world.log, world.manager.join(world.now, request, grounds(21, right(21))))
+    assert world.members() == {20, 21}
+    world.deaf = set()
+    world.pass_time(2)
+    world.rotate()
+    world.pass_time(10)
+    world.pass_time(10)
+    assert world.brokers[21].keys[world.epoch] == world.key()

@@ -342,7 +342,13 @@ class KeyMember:
         if self._leaf is None or value.broker != self._key.principal:
             raise unopened()
         before, epoch, about = self.epoch, value.word.epoch, (value.salt, self.group, value.word.epoch)
-        place = open_path(self._leaf, value.sealed, *about)
+        try:
+            place = open_path(self._leaf, value.sealed, *about)
+        except RefusedError:
+            if self._wish is KeyWish.PATH and epoch >= self._known:
+                # A replica that was behind has welcomed it before its eviction: it was admitted again since.
+                return self.join(now)
+            raise
         keys = open_missed(self._leaf, value.missed, *about) if value.missed else []
         # An answer about an older epoch is from a replica that is behind, or is old itself: keep asking.
         if epoch >= self._known:
