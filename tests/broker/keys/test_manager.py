@@ -192,16 +192,19 @@ def test_an_eviction_overtakes_a_request_that_waits() -> None:
     assert one.holders(GROUP) == set()
 
 
-def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it() -> None:
+@pytest.mark.parametrize("rotates", [False, True])
+def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it(*, rotates: bool) -> None:
     world = World(20, 21)
-    # Its right was revoked and is there again before the log has the eviction.
-    (append,) = world.manager.evict(world.now, GROUP, who(21))
+    # Its right was revoked and is there again before the log has the eviction, or an epoch before that.
+    first = world.manager.rotate(world.now, GROUP) if rotates else []
+    (append,) = first + world.manager.evict(world.now, GROUP, who(21))
     again = world.manager.join(at(1), request(21, seconds=1), grounds(21, right(21)))
     assert again == []
     sent = carry_out(at(1), world.manager, world.log, [append])
     assert [output.broker for output in sent if isinstance(output, Reply)] == [who(21)]
     assert world.members() == {20, 21}
-    assert world.epoch == 3
+    assert world.epoch == 3 + rotates
+    assert who(21) not in world.manager._state(GROUP).evicted
 
 
 def test_epochs_end_by_age_by_volume_and_by_hand() -> None:

@@ -255,7 +255,7 @@ class Wishes:
         """Drop the changes that are done now, and yield the brokers that were admitted."""
         for broker, applicant in [*self.admit.items()]:
             member = state.members.get(broker)
-            if member is not None and member.until == applicant.right.until:
+            if member is not None and member.until == applicant.right.until and broker not in self.evict:
                 del self.admit[broker]
                 yield broker, applicant
         self.leave &= state.members.keys()
