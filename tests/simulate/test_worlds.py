@@ -20,7 +20,7 @@ SOAK_OPTIONS = {
     "brokers": {"size": 90},
     "revocation": {"size": 24, "seconds": 16},
     "brokers-on-fabric": {"size": 36, "seconds": 16},
-    "sealing": {"size": 30},
+    "sealing": {"size": 20},
     "components": {"size": 10, "seconds": 8},
     "decisions": {"size": 60},
     "roles": {"size": 270},
