@@ -243,12 +243,15 @@ def test_a_client_that_waits_for_its_broker_can_be_closed() -> None:
 
 
 @asynccontextmanager
-async def broker(after_welcome: Callable[[Link], Awaitable[None]]) -> AsyncIterator[int]:
-    """Run a broker that lets clients in."""
+async def broker(after_welcome: Callable[[Link], Awaitable[None]], turns_away: str = "") -> AsyncIterator[int]:
+    """Run a broker that lets clients in, but not the first one if it `turns_away` with a code."""
     shown = Welcome(Credentials.of(grant(BROKERS[0], None, *BROKER_RIGHTS)).to_bytes())
+    away = [FailedError(turns_away, "not now")] if turns_away else []
 
     async def serve(link: Link) -> None:
         await link.receive()
+        if away:
+            raise away.pop()
         link.post(encode(shown.to_tree()))
         await after_welcome(link)
 
@@ -272,6 +275,17 @@ async def broker_that(*words: Wire, stays: bool = True) -> AsyncIterator[int]:
 
     async with broker(answer) as port:
         yield port
+
+
+def test_who_was_not_heard_in_time_tries_again() -> None:
+    async def serve(_link: Link) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with broker(serve, "handshake.timeout") as port, client_of(port, PDA, patience=LONG) as client:
+            assert client.peer is not None
+
+    run(main())
 
 
 def test_a_broker_that_did_not_answer_is_told_again_that_a_subscription_has_ended() -> None:

@@ -29,8 +29,11 @@ from penstock.trust.refusals import LackedRight, read_revoked
 
 #: codes of refusals that may not last: trying again may help
 _PASSING: Final = frozenset(
-    # The last, because a session that has lost its link counts until the broker has noticed.
-    ("link.busy", "link.slow-reader", "link.idle", "link.flood", "admission.rate", "log.write", "broker.sessions")
+    (
+        # A session that has lost its link counts until the broker has noticed.
+        *("broker.sessions", "handshake.timeout", "admission.rate", "log.write"),
+        *("link.busy", "link.slow-reader", "link.idle", "link.flood"),
+    )
 )
 
 Hear: TypeAlias = Callable[[Word], asyncio.Event | None]
