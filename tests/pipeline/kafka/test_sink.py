@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from tests.jars import fetched_jars
 from tests.kafka_server import RunningKafka
@@ -108,6 +110,22 @@ def test_with_fewer_writers_the_earlier_ones_cannot_commit_any_more(spark: Spark
     with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
         slow.commit_transaction(60)
     assert ids(topic) == [0, 1, 2]
+
+
+def test_topics_that_were_just_created_are_waited_for(kafka: RunningKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class LateAdmin(AdminClient):
+        """Its server hears of each topic only after it was asked for it."""
+
+        def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+            asked.append(topic or "")
+            return super().list_topics("nowhere" if asked.count(topic or "") == 1 else topic, timeout=timeout)
+
+    topic = Topic(kafka.address)
+    monkeypatch.setattr("penstock.pipeline.kafka.sink.AdminClient", LateAdmin)
+    sink_of(topic.url)
+    assert min(asked.count(topic.name), asked.count(f"{topic.name}.penstock")) >= 2
 
 
 @pytest.mark.parametrize("mode", ["structured", "binary"])

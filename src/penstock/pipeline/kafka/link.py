@@ -6,6 +6,7 @@ An address is `kafka://HOST:PORT[,HOST:PORT…]/TOPIC?NAME=VALUE&…`. Security 
 # ruff: noqa: SLF001  # confluent-kafka documents its local errors as `KafkaError._NAME`
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,12 +25,16 @@ except ImportError as missing:
         "kafka.not-installed", "Kafka topics need confluent-kafka", hint="pip install 'penstock[kafka]'"
     ) from missing
 
+_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _OPTIONS: Final = ("config", "start", "end", "batch", "lost", "mode", "writers")
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,18}(,\d{1,5}:\d{1,18})*", re.ASCII)
 _PATIENCE: Final = 30.0
 _FIRST_PATIENCE: Final = 5.0
+#: for so long a server may not know a topic that another one has just created
+_SPREADING: Final = 3.0
+_TICK: Final = 0.1
 FORM: Final = "kafka://HOST:PORT/TOPIC?start=earliest"
 
 
@@ -158,7 +163,7 @@ def failure(options: KafkaOptions, error: KafkaException) -> PenstockError:
         return RefusedError(
             "kafka.unauthorized", f"{servers} refuses this user: {cause.name()}", hint="check `config` and the ACLs"
         )
-    if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
+    if code in _UNKNOWN:
         return no_topic(options)
     if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
         return FailedError(
@@ -189,16 +194,23 @@ def no_topic(options: KafkaOptions) -> RefusedError:
 
 
 def partitions_of(client: Consumer | Producer | AdminClient, options: KafkaOptions) -> tuple[int, ...]:
-    """Return the partitions of the topic. Raises as `failure`, and `RefusedError` (`kafka.no-topic`)."""
-    try:
-        found = client.list_topics(options.topic, timeout=_FIRST_PATIENCE).topics.get(options.topic)
-    except KafkaException as error:
-        raise failure(options, error) from error
-    if found is None or found.error is not None or not found.partitions:
-        if found is not None and found.error is not None:
-            raise failure(options, KafkaException(found.error))
-        raise no_topic(options)
-    return tuple(sorted(found.partitions))
+    """Return the partitions of the topic; one that was just created may take a moment until its server knows it.
+
+    Raises as `failure`, and `RefusedError` (`kafka.no-topic`).
+    """
+    for tries in range(int(_SPREADING / _TICK), -1, -1):
+        try:
+            found = client.list_topics(options.topic, timeout=_FIRST_PATIENCE).topics.get(options.topic)
+        except KafkaException as error:
+            raise failure(options, error) from error
+        if found is not None and found.error is None and found.partitions:
+            return tuple(sorted(found.partitions))
+        wrong = None if found is None else found.error
+        if wrong is not None and (not tries or wrong.code() not in (*_UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE)):
+            raise failure(options, KafkaException(wrong))
+        if tries:
+            time.sleep(_TICK)
+    raise no_topic(options)
 
 
 def bounds(client: Consumer, options: KafkaOptions, partition: int) -> tuple[int, int]:

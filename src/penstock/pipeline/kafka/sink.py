@@ -18,7 +18,7 @@ commits the batch after all transactions are committed. Readers must read commit
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ class KafkaSink:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise failure(self.options, error) from error
+        partitions_of(admin, replace(self.options, topic=marks))
 
     def holds(self, spark: SparkSession, output: str) -> bool:  # noqa: ARG002  # as all sinks
         """Return whether the topic has a batch of an output. Raises as `read_marks`."""
