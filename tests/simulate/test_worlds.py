@@ -17,14 +17,14 @@ from penstock.simulate.worlds import WORLDS
 #: seeds of each world that `make soak` runs, with so many steps in such a time that each has a thousand messages
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
 SOAK_OPTIONS = {
-    "brokers": {"size": 90},
+    "brokers": {"size": 96},
     "revocation": {"size": 24, "seconds": 16},
     "brokers-on-fabric": {"size": 36, "seconds": 16},
     "sealing": {"size": 20},
     "components": {"size": 10, "seconds": 8},
-    "decisions": {"size": 60},
+    "decisions": {"size": 70},
     "roles": {"size": 270},
-    "rule-book": {"size": 180},
+    "rule-book": {"size": 190},
 }
 #: what the log of a search must have, or else a checker would have nothing to read
 SOAK_NOTES = {
