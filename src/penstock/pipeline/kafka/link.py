@@ -19,7 +19,6 @@ from penstock.fabric.nats_login import AddressError, UnreadableError
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient
 except ImportError as missing:
     raise FailedError(
         "kafka.not-installed", "Kafka topics need confluent-kafka", hint="pip install 'penstock[kafka]'"
@@ -193,12 +192,13 @@ def no_topic(options: KafkaOptions) -> RefusedError:
     )
 
 
-def partitions_of(client: Consumer | Producer | AdminClient, options: KafkaOptions) -> tuple[int, ...]:
+def partitions_of(client: Consumer, options: KafkaOptions) -> tuple[int, ...]:
     """Return the partitions of the topic; one that was just created may take a moment until its server knows it.
 
     Raises as `failure`, and `RefusedError` (`kafka.no-topic`).
     """
-    for tries in range(int(_SPREADING / _TICK), -1, -1):
+    until = time.monotonic() + _SPREADING
+    while True:
         try:
             found = client.list_topics(options.topic, timeout=_FIRST_PATIENCE).topics.get(options.topic)
         except KafkaException as error:
@@ -206,11 +206,12 @@ def partitions_of(client: Consumer | Producer | AdminClient, options: KafkaOptio
         if found is not None and found.error is None and found.partitions:
             return tuple(sorted(found.partitions))
         wrong = None if found is None else found.error
-        if wrong is not None and (not tries or wrong.code() not in (*_UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE)):
+        over = time.monotonic() >= until
+        if wrong is not None and (over or wrong.code() not in (*_UNKNOWN, KafkaError.LEADER_NOT_AVAILABLE)):
             raise failure(options, KafkaException(wrong))
-        if tries:
-            time.sleep(_TICK)
-    raise no_topic(options)
+        if over:
+            raise no_topic(options)
+        time.sleep(_TICK)
 
 
 def bounds(client: Consumer, options: KafkaOptions, partition: int) -> tuple[int, int]:

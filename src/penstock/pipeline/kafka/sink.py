@@ -70,15 +70,23 @@ class KafkaSink:
     def check(self) -> None:
         """Check that the topic is there, and make the one for marks. Raises as `failure`, and `kafka.no-topic`."""
         marks = f"{self.options.topic}{_SUFFIX}"
+        # To a consumer a server answers without creating the topic that it is asked for.
+        client = consumer(self.options)
+        try:
+            partitions_of(client, self.options)
+            self._make_marks(marks)
+            partitions_of(client, replace(self.options, topic=marks))
+        finally:
+            client.close()
+
+    def _make_marks(self, marks: str) -> None:
         admin = AdminClient(settings(self.options))
-        partitions_of(admin, self.options)
         try:
             made = admin.create_topics([NewTopic(marks, 1, -1, config={"cleanup.policy": "compact"})])
             made[marks].result(_PATIENCE)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise failure(self.options, error) from error
-        partitions_of(admin, replace(self.options, topic=marks))
 
     def holds(self, spark: SparkSession, output: str) -> bool:  # noqa: ARG002  # as all sinks
         """Return whether the topic has a batch of an output. Raises as `read_marks`."""
