@@ -87,12 +87,14 @@ class Row:
         for scope, secret in SHARED.items() if name in self.readers else ():
             ring.begin(scope, 1, secret)
         signer = SigningKey(principal(name).digest)
+        began = self.now
         return KeyVault(
             ring,
             signer.principal,
             self.libraries[name].protection,
             lambda _peer, _of_type: True,
             clock=lambda: self.now,
+            began=lambda: began,
             random=secrets.token_bytes,
             signatures=Signatures(signer, lambda *_: False),
             limits=LIMITS,

@@ -92,12 +92,14 @@ class Line:
         def may_sign(broker: Principal, _of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
             return any(broker == signer(one).principal and {*attributes} <= {*ALL} for one in self.publishers)
 
+        began = self.now
         return KeyVault(
             self.rings[name],
             signer(name).principal,
             lambda key: Protection(self.sealing if key.owner == OWNER else Sealing.NONE, self.signed),
             equal,
             clock=lambda: self.now,
+            began=lambda: began,
             random=secrets.token_bytes,
             signatures=Signatures(signer(name), may_sign),
             skew=SKEW,

@@ -55,6 +55,18 @@ def test_a_jump_forward_is_taken_back_as_soon_as_the_clock_is_corrected(machine:
     assert machine.pass_time(5) == NOON + 615 * SECOND
 
 
+def test_when_it_was_made_is_corrected_with_the_wall_clock(machine: Machine) -> None:
+    machine.pass_time(10)
+    assert machine.clock.began == NOON
+    machine.step(-HOURS)
+    assert machine.clock.began == NOON
+    machine.pass_time(PATIENCE + 1)
+    assert machine.clock.began == NOON - HOURS
+    machine.step(HOURS)
+    machine.pass_time(10)
+    assert machine.clock.began == NOON
+
+
 @pytest.mark.parametrize("missed", [timedelta(milliseconds=-900), timedelta(milliseconds=900)])
 def test_a_correction_need_not_be_exact(machine: Machine, missed: timedelta) -> None:
     machine.step(HOURS)

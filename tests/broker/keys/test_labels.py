@@ -3,10 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from tests.broker.key_kit import GROUP, REFRESHING, SECOND, Broker, World, at, right
+from tests.broker.key_kit import (
+    GROUP,
+    REFRESHING,
+    SECOND,
+    Broker,
+    World,
+    at,
+    at_once,
+    catch_up,
+    grounds,
+    joining,
+    right,
+)
 from tests.trust.kit import DAY, NOW
 
 from penstock.broker.keys.group import Refreshing
+from penstock.broker.keys.manager import Append, Reply
 from penstock.broker.limits import BrokerLimits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyGroup
@@ -71,6 +84,27 @@ def test_who_has_a_right_again_before_it_is_evicted_stays() -> None:
     keys.pass_time(OVERLAP)
     assert keys.members() == {20, 21}
     assert keys.epoch == 2
+
+
+@pytest.mark.parametrize("asks", [19, 25], ids=["before its right ends", "after it"])
+def test_who_renews_its_right_while_labels_change_stays(asks: float) -> None:
+    keys = world(20, 22)
+    keys.join(21, right(21, validity=Validity.between(NOW - DAY, at(20))))
+    keys.now = at(5)
+    keys.evict(22)
+    keys.now = at(asks)
+    assert keys.manager.tick(keys.now)[0] == []
+    (append,) = keys.manager.join(keys.now, joining(21, keys.now, LABELS), grounds(21, right(21), now=keys.now))
+    # The log takes its time.
+    keys.now = at(26)
+    keys.manager.tick(keys.now)
+    assert isinstance(append, Append)
+    assert at_once(keys.log.append(append.number, append.record.to_bytes()))
+    (welcome,) = catch_up(keys.now, keys.manager, keys.log)
+    assert isinstance(welcome, Reply)
+    keys.now = at(5 + OVERLAP + 1)
+    assert not [said for said in keys.manager.tick(keys.now)[0] if isinstance(said, Append)]
+    assert keys.members() == {20, 21}
 
 
 def test_a_broker_that_starts_in_between_gets_the_old_labels_too() -> None:

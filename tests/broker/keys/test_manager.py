@@ -14,6 +14,7 @@ from tests.broker.key_kit import (
     REPLICA,
     World,
     at,
+    at_once,
     carry_out,
     catch_up,
     grounds,
@@ -23,7 +24,7 @@ from tests.broker.key_kit import (
 from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.manager import Append, Output, Reply
+from penstock.broker.keys.manager import Append, Output, Reply, Tell
 from penstock.broker.keys.rights import Grounds
 from penstock.broker.limits import BrokerLimits
 from penstock.crypto.hpke import SealingKey
@@ -205,6 +206,62 @@ def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it(*, rotates
     assert world.members() == {20, 21}
     assert world.epoch == 3 + rotates
     assert who(21) not in world.manager._state(GROUP).evicted
+
+
+def test_who_is_to_be_admitted_is_not_told_that_it_was_evicted() -> None:
+    world = World(20, 21)
+    (evicts,) = world.manager.evict(world.now, GROUP, who(21))
+    assert world.manager.join(at(1), request(21, seconds=1), grounds(21, right(21))) == []
+    assert isinstance(evicts, Append)
+    assert at_once(world.log.append(evicts.number, evicts.record.to_bytes()))
+    (admits,) = (said for said in catch_up(at(1), world.manager, world.log) if isinstance(said, Append))
+    # It has heard of the epoch that its eviction began, asks for its path, and waits.
+    asked = request(21, KeyWish.PATH, seconds=2)
+    with refused("keys.not-member"):
+        world.manager.path(at(2), asked)
+    assert not world.manager.was_evicted(asked.value)
+    carry_out(at(2), world.manager, world.log, [admits])
+    assert world.members() == {20, 21}
+    carry_out(at(3), world.manager, world.log, world.manager.evict(at(3), GROUP, who(21)))
+    assert world.manager.was_evicted(asked.value)
+
+
+def test_whose_right_ends_while_it_waits_is_not_admitted() -> None:
+    world = World(20, 21)
+    (append,) = world.manager.evict(world.now, GROUP, who(21))
+    short = right(21, validity=Validity.between(NOW - DAY, at(5)))
+    assert world.manager.join(at(1), request(21, seconds=1), grounds(21, short, now=at(1))) == []
+    assert [type(one) for one in carry_out(at(60), world.manager, world.log, [append])] == [Tell]
+    assert world.members() == {20}
+
+
+def test_who_leaves_while_its_right_waits_to_be_renewed_is_not_admitted_again() -> None:
+    world = World(20, 21)
+    (append,) = world.manager.rotate(world.now, GROUP)
+    longer = right(21, validity=Validity.between(NOW - DAY, NOW + 9 * DAY))
+    assert world.manager.join(at(1), request(21, seconds=1), grounds(21, longer)) == []
+    assert world.manager.leave(at(2), request(21, KeyWish.LEAVE, seconds=2)) == []
+    carry_out(at(2), world.manager, world.log, [append])
+    assert world.members() == {20}
+
+
+def test_groups_take_turns() -> None:
+    one, log = manager(limits=BrokerLimits(key_changes=1)), MemoryLog()
+    for group in (GROUP, PLATES):
+        carry_out(at(0), one, log, one.join(at(0), request(20, group=group), grounds(20, right(20))))
+    (append,) = one.rotate(at(1), GROUP)
+    # One group has changes for four records.
+    for number in (21, 22, 23, 24):
+        assert one.join(at(1), request(number, seconds=1), grounds(number, right(number))) == []
+    assert one.evict(at(1), PLATES, who(20)) == []
+    turns = []
+    for _ in range(3):
+        assert isinstance(append, Append)
+        assert isinstance(append.record.value, KeyRecord)
+        turns.append(append.record.value.word.group)
+        assert at_once(log.append(append.number, append.record.to_bytes()))
+        (append,) = (said for said in catch_up(at(1), one, log) if isinstance(said, Append))
+    assert turns == [GROUP, PLATES, GROUP]
 
 
 def test_epochs_end_by_age_by_volume_and_by_hand() -> None:

@@ -1,6 +1,19 @@
 """Keys of epochs that a member has missed: they come with its path, of the time in which it was to have them."""
 
-from tests.broker.key_kit import GROUP, SECOND, Broker, World, carry_out, grounds, joining, right
+from tests.broker.key_kit import (
+    GROUP,
+    MANAGER,
+    REPLICA,
+    SECOND,
+    Broker,
+    World,
+    carry_out,
+    catch_up,
+    grounds,
+    joining,
+    manager,
+    right,
+)
 from tests.broker.keys.test_member import deaf, hear, told
 from tests.trust.kit import DAY, NOW, key, refused, who
 
@@ -161,3 +174,60 @@ def test_who_was_welcomed_before_its_eviction_joins_again() -> None:
     world.pass_time(10)
     world.pass_time(10)
     assert world.brokers[21].keys[world.epoch] == world.key()
+
+
+def test_who_was_welcomed_before_its_eviction_and_dismissed_after_it_joins_again_when_it_is_admitted() -> None:
+    world, behind = World(20, 21), manager(REPLICA)
+    catch_up(world.now, behind, world.log)
+    broker, old = world.brokers[21], world.replies[-1].value.unverified()
+    world.deaf = {21}
+    world.evict(21)
+    world.now += SECOND
+    broker.take(broker.member.join(world.now))
+    (request,) = (ask.unverified() for ask in broker.asks)
+    broker.asks.clear()
+    # A replica that has not read the eviction answers first, and then one that has not read the admission.
+    (early,) = behind.join(world.now, request, grounds(21, right(21), now=world.now))
+    assert isinstance(early, Reply)
+    broker.take(broker.member.receive(world.now, early.value.unverified()))
+    hear(world, 21, *told(world, 2))
+    (path,) = broker.asks
+    refusal = sign_value(world.refusal(path), key(MANAGER)).unverified()
+    assert broker.take(broker.member.refused(world.now, refusal))[0] == "forgetkey"
+    assert broker.member.evicted
+    broker.asks.clear()
+    # A copy of a welcome from before says nothing.
+    for copy in (old, early.value.unverified()):
+        with refused("keys.unopened"):
+            broker.member.receive(world.now, copy)
+    world.deaf = set()
+    world.run(world.manager.join(world.now, request, grounds(21, right(21), now=world.now)))
+    assert [ask.value.wish for ask in broker.asks] == [KeyWish.JOIN]
+    world.pass_time(1)
+    assert broker.keys[world.epoch] == world.key()
+
+
+def test_who_waits_for_a_later_epoch_takes_no_welcome_of_an_earlier_one() -> None:
+    world, behind = World(20, 21), manager(REPLICA)
+    catch_up(world.now, behind, world.log)
+    broker = world.brokers[21]
+    world.deaf = {21}
+    world.evict(21)
+    again = joining(21, world.now + SECOND)
+    carry_out(world.now, world.manager, world.log, world.manager.join(world.now, again, grounds(21, right(21))))
+    world.rotate()
+    world.now += 5 * SECOND
+    hear(world, 21, *told(world, world.epoch))
+    rounds = 0
+    while broker.asks and rounds < 20:
+        rounds += 1
+        world.now += SECOND / 100
+        asked = broker.asks.pop(0)
+        # The replica that is behind is nearer.
+        if asked.value.wish is KeyWish.JOIN:
+            (welcome,) = behind.join(world.now, asked.unverified(), grounds(21, right(21), now=world.now))
+            assert isinstance(welcome, Reply)
+            assert broker.take(broker.member.receive(world.now, welcome.value.unverified())) == []
+        world.run(world.ask(21, asked))
+    assert rounds == 2
+    assert broker.keys[world.epoch] == world.key()

@@ -43,7 +43,7 @@ def clock_ahead(_line: Line, mid: KeyVault) -> None:
 
 
 def started_anew(_line: Line, mid: KeyVault) -> None:
-    mid._replays = Replays(NOW + SKEW, limits=BrokerLimits())
+    mid._replays = Replays(lambda: NOW + SKEW, limits=BrokerLimits())
 
 
 def epoch_over(line: Line, _mid: KeyVault) -> None:

@@ -30,6 +30,7 @@ def vault(
         lambda _of_type: Protection(sealing),
         lambda _peer, _of_type: False,
         clock=lambda: NOW,
+        began=lambda: NOW,
         random=secrets.token_bytes,
         settings=settings,
         limits=BrokerLimits(**limits),  # type: ignore[arg-type]  # numbers alone

@@ -33,7 +33,7 @@ def refused(
 
 
 def test_a_row_is_taken_once() -> None:
-    replays = Replays(NOW, limits=BrokerLimits())
+    replays = Replays(lambda: NOW, limits=BrokerLimits())
     assert list(replays.first(header(3), CAR, (1, 4))) == [0, 1]
     assert list(replays.first(header(3), CAR, (1, 2, 4, 5))) == [1, 3]
     refused("seal.replayed", replays, header(3), (1, 2))
@@ -41,7 +41,7 @@ def test_a_row_is_taken_once() -> None:
 
 
 def test_what_was_taken_is_known_and_asking_takes_nothing() -> None:
-    replays = Replays(NOW, SMALL)
+    replays = Replays(lambda: NOW, SMALL)
     assert not replays.knows(header(10), CAR, (0,))
     replays.first(header(10), CAR, (1, 4))
     assert [replays.knows(header(10), CAR, rows) for rows in ((1,), (1, 4), (1, 2))] == [True, True, False]
@@ -51,7 +51,7 @@ def test_what_was_taken_is_known_and_asking_takes_nothing() -> None:
 
 
 def test_senders_incarnations_and_types_are_told_apart() -> None:
-    replays = Replays(NOW, limits=BrokerLimits())
+    replays = Replays(lambda: NOW, limits=BrokerLimits())
     for one, of_type in (
         (header(1), CAR),
         (header(1, sender=2), CAR),
@@ -63,31 +63,34 @@ def test_senders_incarnations_and_types_are_told_apart() -> None:
 
 
 def test_what_lies_before_the_window_is_taken_for_a_copy() -> None:
-    replays = Replays(NOW, SMALL)
+    replays = Replays(lambda: NOW, SMALL)
     replays.first(header(10), CAR, (0,))
     assert list(replays.first(header(7), CAR, (0,))) == [0]
     refused("seal.replayed", replays, header(6))
 
 
 def test_what_was_sealed_before_the_memory_began_is_refused() -> None:
-    refused("seal.too-old", Replays(NOW, limits=BrokerLimits()), header(1, seconds=-0.001))
+    refused("seal.too-old", Replays(lambda: NOW, limits=BrokerLimits()), header(1, seconds=-0.001))
 
 
-def test_a_memory_that_began_on_a_clock_that_was_ahead_begins_when_it_is_right() -> None:
-    replays = Replays(NOW + timedelta(hours=1), SMALL)
+def test_when_the_memory_began_is_corrected_with_the_clock() -> None:
+    began = [NOW + timedelta(hours=1)]
+    replays = Replays(lambda: began[0], SMALL)
     refused("seal.too-old", replays, header(1, seconds=1))
-    replays.recheck(NOW)
+    began[0] = NOW
     refused("seal.too-old", replays, header(0, seconds=-1))
     assert list(replays.first(header(1, seconds=1), CAR, (0,))) == [0]
     for number in range(6):
         replays.first(header(number, sender=2, seconds=3), CAR, (0,))
-    # What was forgotten stays forgotten.
-    replays.recheck(NOW)
+    # What was forgotten stays forgotten, and a clock that was set back for a while changes nothing for good.
+    began[0] = NOW - timedelta(hours=1)
     refused("seal.too-old", replays, header(1, seconds=1))
+    began[0] = NOW
+    refused("seal.too-old", replays, header(0, sender=3, seconds=-1))
 
 
 def test_who_was_silent_for_longest_is_forgotten_first() -> None:
-    replays = Replays(NOW, SMALL)
+    replays = Replays(lambda: NOW, SMALL)
     for number, sender in ((0, 1), (0, 2), (1, 2), (1, 1), (0, 3), (1, 3), (2, 3)):
         replays.first(header(number, sender=sender), CAR, (0,))
     refused("seal.replayed", replays, header(1, sender=1))
@@ -95,7 +98,7 @@ def test_who_was_silent_for_longest_is_forgotten_first() -> None:
 
 
 def test_what_was_forgotten_does_not_come_back() -> None:
-    replays = Replays(NOW, SMALL)
+    replays = Replays(lambda: NOW, SMALL)
     for number in range(4):
         replays.first(header(number, seconds=number), CAR, (0,))
     for number in range(4):
@@ -110,7 +113,7 @@ def test_what_was_forgotten_does_not_come_back() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(0, 2)), max_size=60))
 def test_no_row_is_ever_taken_twice_whatever_is_forgotten(sent: list[tuple[int, int, int]]) -> None:
-    replays = Replays(NOW, SMALL)
+    replays = Replays(lambda: NOW, SMALL)
     taken: set[tuple[int, int, int]] = set()
     for sender, number, row in sent:
         try:

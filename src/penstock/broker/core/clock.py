@@ -91,12 +91,18 @@ class SteadyClock:
         self._wall, self._steady = wall, steady
         self._read, self._read_at = wall(), steady()
         self._latest = self._read
+        self._made_at = self._read_at
         #: how often the time has gone back
         self.corrections = 0
         #: how far the time is ahead of a wall clock that is not believed, and since when
         self._ahead, self._ahead_since = _NONE, 0.0
         #: by how much the wall clock has stepped forward, and when it did so last
         self._stepped, self._stepped_at = _NONE, 0.0
+
+    @property
+    def began(self) -> datetime:
+        """When this clock was made, by the wall clock that was last read: it may have been wrong then."""
+        return self._latest - timedelta(seconds=self._read_at - self._made_at)
 
     def __call__(self) -> datetime:
         """Return the time. It is earlier than before only if the wall clock was corrected."""

@@ -225,6 +225,7 @@ class Core:
             self._reads_as_much,
             # Whoever brings events has asked for the time just before.
             clock=lambda: self.latest,
+            began=lambda: self._clock.began,
             random=settings.random,
             settings=settings.seals,
             signatures=Signatures(settings.key, self._may_sign),
@@ -295,7 +296,6 @@ class Core:
         self._answers.forget()
         self.overlay.recheck()
         self.local.recheck()
-        self.vault.recheck(now)
         self._ports.soon(self.trust_changed)
         self._ports.soon(self.release)
         self.note(

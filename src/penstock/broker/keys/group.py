@@ -227,15 +227,23 @@ class Wishes:
                 hint="evict brokers that no longer need the key",
             )
 
-    def fit(self, state: GroupState, most: int) -> None:
-        """Drop waiting brokers if a replica has given the last places to others. They ask again."""
+    def fit(self, state: GroupState, most: int, now: datetime) -> None:
+        """Drop waiting brokers whose right has ended, or whose place a replica has given to others. They ask again."""
+        for broker in [who for who, applicant in self.admit.items() if applicant.right.expired(now)]:
+            del self.admit[broker]
         waiting = [broker for broker in self.admit if broker not in state.members]
         for broker in waiting[max(0, most - len(state.members)) :]:
             del self.admit[broker]
 
     def patient(self) -> "Wishes":
         """Return the changes that do not need a new epoch."""
-        return Wishes(self.admit, self.leave - self.evict)
+        admit = {broker: applicant for broker, applicant in self.admit.items() if broker not in self.evict}
+        return Wishes(admit, self.leave - self.evict)
+
+    def expire(self, state: GroupState, now: datetime) -> None:
+        """Evict the brokers whose right has ended; of the holders of labels, those whose right is not renewed now."""
+        over = {broker for broker, holder in state.holders().items() if holder.expired(now)}
+        self.evict |= over - self.admit.keys() if state.group.labels else over
 
     def reinstate(self, broker: Principal) -> None:
         """Keep a broker that was about to be evicted, because it has a right again."""

@@ -374,7 +374,9 @@ class KeyManager:
         """Process a request to leave. Raises `RefusedError`, as any request does, and `keys.not-member`."""
         request = self._requests.check(now, unverified, KeyWish.LEAVE)
         self._member(request)
-        self._wish(request.group).leave.add(request.broker)
+        wishes = self._wish(request.group)
+        wishes.admit.pop(request.broker, None)
+        wishes.leave.add(request.broker)
         return self._propose(now)
 
     def path(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
@@ -388,12 +390,12 @@ class KeyManager:
         return [self._answers.path(state, request.broker, holder, missed)]
 
     def was_evicted(self, request: KeyRequest) -> bool:
-        """Return whether a broker was evicted and has not heard of a later epoch than this manager.
+        """Return whether a broker was evicted for good, and has not heard of a later epoch than this manager.
 
         A broker that was admitted again has: its admission started one, which a replica that is behind has not read.
         """
-        state = self._state(request.group)
-        return request.broker in state.evicted and state.epoch >= request.last
+        state, waits = self._state(request.group), self._wish(request.group).admit
+        return request.broker in state.evicted and request.broker not in waits and state.epoch >= request.last
 
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Process a member's request for a new epoch, because it has sealed as much as one key allows.
@@ -520,7 +522,7 @@ class KeyManager:
             if state.word is None:
                 continue
             wishes = self._wish(group)
-            wishes.evict |= {broker for broker, holder in state.holders().items() if holder.expired(now)}
+            wishes.expire(state, now)
             wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
             # This manager's clock was ahead then, and is right again: members refuse an epoch from the future.
             wishes.refresh |= state.word.manager == self._key.principal and state.word.begun > now + self._skew
@@ -607,12 +609,14 @@ class KeyManager:
             return [self._proposal.make(now, self._fold.number, sign_value(part, self._key))]
         for group, wishes in self._wishes.items():
             state = self._state(group)
-            wishes.fit(state, self._limits.key_members)
+            wishes.fit(state, self._limits.key_members, now)
             due = self._refreshing.due(state, wishes, now)
             if due:
                 record = self._record(in_utc(now), state, due)
                 # A record that would be skipped must not be written: it would be proposed again and again.
                 state.check(record)
+                # Groups take turns.
+                self._wishes[group] = self._wishes.pop(group)
                 return [self._proposal.make(now, self._fold.number, sign_value(record, self._key))]
         return []
 

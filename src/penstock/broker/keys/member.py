@@ -157,6 +157,8 @@ class KeyMember:
         self._holds = True
         #: whether a manager has said that this broker was evicted: it must join again
         self.evicted = False
+        #: the newest epoch that it had heard of when a manager last said so
+        self._evicted_at = 0
         #: blocks that were sealed here in this epoch
         self._blocks = 0
 
@@ -219,7 +221,7 @@ class KeyMember:
             case KeyEpoch():
                 self._keep(value)
         if self._leaf is None:
-            return []
+            return said
         self._known = max(self._known, value.word.epoch)
         return [*said, *self._follow(now), *self._seek(now), *self._tell(now)]
 
@@ -235,7 +237,10 @@ class KeyMember:
             return []
         unverified.verify()
         self._check_manager(now, value.manager)
-        said = self.dismissed() if value.code == NOT_MEMBER else []
+        said: list[Output] = []
+        if value.code == NOT_MEMBER:
+            self._evicted_at = max(self._evicted_at, self.epoch, self._known)
+            said = self.dismissed()
         # A broker that is joining already will be a member again.
         self.evicted = self._wish is None
         return [*said, KeyRefused(self.group, value.code)]
@@ -326,12 +331,18 @@ class KeyMember:
             )
 
     def _welcomed(self, now: datetime, value: KeyWelcome) -> list[Output]:
-        private = self._private
+        private, epoch = self._private, value.word.epoch
         if private is None and self._leaf is not None and value.broker == self._key.principal:
             # A copy, or another replica's answer: one is enough.
             return []
+        if private is None and self.evicted and value.broker == self._key.principal and epoch > self._evicted_at:
+            # It was admitted again since; another replica's welcome, from before its eviction, has used up its key.
+            return self.join(now)
         if private is None or (value.broker, value.public) != (self._key.principal, private.public):
             raise unopened()
+        if epoch < self._known:
+            # It is from a replica that is behind, while this broker waits for one that is not.
+            return []
         leaf, place = open_welcome(self.group, value.broker, private, value.sealed)
         # The private key is for one request.
         self._private = None

@@ -56,6 +56,10 @@ class KeyEntitlement:
         """Return whether the right was already valid at an earlier time."""
         return self.since is None or self.since <= instant
 
+    def expired(self, now: datetime) -> bool:
+        """Return whether the right has ended."""
+        return self.until is not None and now > self.until
+
 
 def entitlement(  # noqa: PLR0913  # each argument is one of the facts that a right rests on
     grounds: Grounds,

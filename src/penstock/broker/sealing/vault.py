@@ -32,7 +32,7 @@ from penstock.model.types import Protection, Sealing
 # 2. At most `BrokerLimits.seal_replays` numbers are remembered. The stream that was silent longest is forgotten first.
 #    Then no block of an unknown stream is accepted that was sealed before the last block of a forgotten stream.
 # 3. The same applies to blocks that were sealed before the memory started, so a broker needs no memory across restarts.
-#    If the clock was ahead then, the memory starts when it is right.
+#    If the clock was wrong then, that time is corrected with it.
 #
 # Only opened blocks are remembered, so nobody without keys can fill the memory.
 
@@ -53,9 +53,9 @@ class _Stream:
 
 
 class Replays:
-    """Remembers accepted rows of sealed blocks. `since` is when the memory starts, on the slowest clock."""
+    """Remembers accepted rows of sealed blocks. `since` returns when the memory started, on the slowest clock."""
 
-    def __init__(self, since: datetime, limits: BrokerLimits) -> None:
+    def __init__(self, since: Callable[[], datetime], limits: BrokerLimits) -> None:
         self._limits = limits
         self._since = since
         #: blocks of unknown streams that were sealed earlier may have been accepted before
@@ -64,10 +64,6 @@ class Replays:
         self._numbers = 0
         #: the stream of the last block
         self._latest: _Stream | None = None
-
-    def recheck(self, since: datetime) -> None:
-        """Let the memory start no later than a time: the clock was ahead, and has been corrected."""
-        self._since = min(self._since, since)
 
     def first(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int]) -> Sequence[int]:
         """Return the places of the rows that arrive for the first time, and remember all rows.
@@ -79,7 +75,7 @@ class Replays:
         number, before = header.number, None if stream is None else stream.taken.get(header.number)
         if stream is None or before is None:
             forgotten = self._forgotten if stream is None else stream.forgotten
-            if header.time < self._since or header.time < forgotten:
+            if header.time < self._since() or header.time < forgotten:
                 raise too_old()
             if stream is None:
                 stream = self._streams[name] = _Stream(forgotten)
@@ -207,7 +203,8 @@ class Signatures(NamedTuple):
 class KeyVault:
     """A `Vault` over a key ring. A sealer that has sealed enough is replaced by a new one.
 
-    `skew` bounds the difference between any two clocks.
+    `began` returns when this broker started, by its clock as it is now. `skew` bounds the difference between any two
+    clocks.
     """
 
     def __init__(  # noqa: PLR0913  # what sealing rests on
@@ -218,6 +215,7 @@ class KeyVault:
         reads_as_much: ReadsAsMuch,
         *,
         clock: Callable[[], datetime],
+        began: Callable[[], datetime],
         random: RandomBytes,
         settings: SealSettings | None = None,
         signatures: Signatures | None = None,
@@ -245,7 +243,7 @@ class KeyVault:
         self._version = -1
         self._skew = skew
         self._window = timedelta(milliseconds=limits.seal_window) + skew
-        self._replays = Replays(clock() - skew, limits)
+        self._replays = Replays(lambda: began() - skew, limits)
         self.filters = KeyFilters(keys, lambda of_type: protection_of(of_type).sealing, limits)
 
     def __repr__(self) -> str:
@@ -375,10 +373,6 @@ class KeyVault:
     def now(self) -> datetime:
         """Return the time."""
         return self._clock()
-
-    def recheck(self, now: datetime) -> None:
-        """Let the memory of accepted blocks start no later than now: the clock was ahead, and has been corrected."""
-        self._replays.recheck(now - self._skew)
 
     def _admit(self, fixed: Fixed, names: BlockNames) -> None:
         """Refuse blocks of past epochs; raise `seal.unknown-key` if a key is still awaited."""
