@@ -22,7 +22,7 @@ SOAK_OPTIONS = {
     "brokers-on-fabric": {"size": 36, "seconds": 16},
     "sealing": {"size": 20},
     "components": {"size": 10, "seconds": 8},
-    "decisions": {"size": 70},
+    "decisions": {"size": 90},
     "roles": {"size": 270},
     "rule-book": {"size": 190},
 }
