@@ -20,7 +20,7 @@ from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError
 from penstock.model.events import TransitEvent
-from penstock.model.names import AttributeId
+from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_statements import KeyCheckpoint, KeyGroup, KeyRequest, KeyWish
@@ -224,6 +224,10 @@ def test_no_manager_is_there() -> None:
         async with running(*TWO, types=(signed(SEALED),), limits=limits) as alone, client_of(alone, PDA) as client:
             await refused("keys.no-answer", client.fetch_keys(WHOLE, 1, 99))
             assert not alone.keys.fetching
+            # Types that nobody has heard of leave nothing behind either.
+            strange = KeyGroup(TypeKey(PDA.principal, "Strange"))
+            await refused("keys.no-answer", client.fetch_keys(strange, 1, 99))
+            assert alone.keys._transport._followed == {AGENCY.principal}
 
     run(test())
 

@@ -16,7 +16,7 @@ from tests.broker.key_kit import (
     joining,
     right,
 )
-from tests.trust.kit import DAY, NOW
+from tests.trust.kit import DAY, NOW, who
 
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.manager import Append, Reply
@@ -105,6 +105,17 @@ def test_who_renews_its_right_while_labels_change_stays(asks: float) -> None:
     keys.now = at(5 + OVERLAP + 1)
     assert not [said for said in keys.manager.tick(keys.now)[0] if isinstance(said, Append)]
     assert keys.members() == {20, 21}
+
+
+def test_whom_an_operator_evicts_goes_whatever_its_right() -> None:
+    keys = world(20, 21, 22)
+    keys.evict(22)
+    # The labels are changing already, so this waits; and meanwhile everybody's right is looked at.
+    keys.evict(21)
+    shown = {who(number): grounds(number, right(number)) for number in (20, 21)}
+    keys.run(keys.manager.review(keys.now, LABELS, shown.__getitem__))
+    keys.pass_time(OVERLAP)
+    assert keys.members() == {20}
 
 
 def test_a_broker_that_starts_in_between_gets_the_old_labels_too() -> None:

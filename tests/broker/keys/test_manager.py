@@ -22,13 +22,14 @@ from tests.broker.key_kit import (
     right,
 )
 from tests.trust.kit import DAY, NOW, key, refused, who
+from tests.trust.types_kit import PLATE
 
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.manager import Append, Output, Reply, Tell
 from penstock.broker.keys.rights import Grounds
 from penstock.broker.limits import BrokerLimits
 from penstock.crypto.hpke import SealingKey
-from penstock.model.names import TypeKey
+from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyEpoch, KeyGroup, KeyRecord, KeyRequest, KeyWish
 from penstock.trust.signed import UnverifiedValue, parse_signed, sign_value
@@ -243,6 +244,74 @@ def test_who_leaves_while_its_right_waits_to_be_renewed_is_not_admitted_again() 
     assert world.manager.leave(at(2), request(21, KeyWish.LEAVE, seconds=2)) == []
     carry_out(at(2), world.manager, world.log, [append])
     assert world.members() == {20}
+
+
+@pytest.mark.parametrize(("before", "after"), [(100, 1_000), (1_000, 100)])
+def test_who_waits_is_admitted_by_its_right_of_today(before: int, after: int) -> None:
+    world = World(20)
+    (append,) = world.manager.rotate(world.now, GROUP)
+    rights = {end: right(21, validity=Validity.between(NOW - DAY, at(end))) for end in (before, after)}
+    assert world.manager.join(at(1), request(21, seconds=1), grounds(21, rights[before])) == []
+    shown = {who(20): grounds(20, right(20)), who(21): grounds(21, rights[after])}
+    assert world.manager.review(at(1), GROUP, shown.__getitem__) == []
+    (reply,) = (one for one in carry_out(at(2), world.manager, world.log, [append]) if isinstance(one, Reply))
+    assert reply.broker == who(21)
+    assert world.manager._state(GROUP).members[who(21)].until == at(after)
+
+
+@pytest.mark.parametrize(("begins", "epochs"), [(-10, 1), (50, 3)], ids=["without a break", "after a break"])
+def test_who_has_another_right_when_one_has_ended_is_still_there(begins: int, epochs: int) -> None:
+    world = World(20)
+    world.join(21, right(21, validity=Validity.between(NOW - DAY, at(10))))
+    assert world.manager.lapsed(at(10)) == set()
+    assert world.manager.lapsed(at(60)) == {who(21)}
+    world.certificates[21] = later = right(21, validity=Validity.between(at(begins), NOW + DAY))
+    shown = {who(20): grounds(20, right(20)), who(21): grounds(21, later, now=at(60))}
+    world.now = at(60)
+    world.run(world.manager.review(at(60), GROUP, shown.__getitem__, {who(20)}))
+    world.pass_time(0)
+    assert world.manager.lapsed(at(60)) == set()
+    world.pass_time(10)
+    world.pass_time(10)
+    assert world.members() == {20, 21}
+    # The time between two rights has an epoch of its own.
+    assert world.epoch == epochs
+    assert world.brokers[21].keys[world.epoch] == world.key()
+
+
+def test_who_joins_while_it_is_let_go_is_still_there() -> None:
+    world = World(20, 21)
+    left = world.manager.leave(at(1), request(21, KeyWish.LEAVE, seconds=1))
+    assert world.manager.join(at(2), request(21, seconds=2), grounds(21, right(21))) == []
+    (reply,) = carry_out(at(3), world.manager, world.log, left)
+    assert isinstance(reply, Reply)
+    assert (reply.broker, world.members(), world.epoch) == (who(21), {20, 21}, 1)
+
+
+def test_a_manager_that_serves_a_group_no_longer_decides_nothing_about_it() -> None:
+    world, served = World(20, 21), [PLATE.name]
+    world.join(22, right(22, validity=Validity.between(NOW - DAY, at(10))))
+    world.manager._serves = lambda _of_type: served
+    served.clear()
+    # Another replica may, in the same log.
+    assert world.manager.review(at(1), GROUP, lambda _broker: []) == []
+    said, _ = world.manager.tick(at(3_600))
+    assert not [one for one in said if isinstance(one, Append)]
+    assert world.members() == {20, 21, 22}
+    served.append(PLATE.name)
+    world.pass_time(3_600)
+    assert world.members() == {20, 21}
+
+
+def test_what_is_asked_about_groups_that_do_not_exist_leaves_nothing_behind() -> None:
+    world = World(20)
+    before = len(world.manager._wishes)
+    strange = KeyGroup(GROUP.type, AttributeId(GROUP.type.owner, GROUP.type.name, "x"))
+    asked = request(99, KeyWish.PATH, group=strange)
+    with refused("keys.not-member"):
+        world.manager.path(at(0), asked)
+    assert not world.manager.was_evicted(asked.value)
+    assert len(world.manager._wishes) == before
 
 
 def test_groups_take_turns() -> None:

@@ -12,7 +12,7 @@ from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, bag, client_of,
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.core.settings import TrustSettings
-from penstock.broker.keys.group import Refreshing
+from penstock.broker.keys.group import Holder, Refreshing
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
@@ -225,6 +225,45 @@ def test_a_broker_is_evicted_when_a_validity_statement_revokes_its_right_or_ends
             await until(lambda: holds(sub) == 0)
             await until(lambda: (pub.core.ring.newest(scope) or 0) > epoch)
             assert BROKERS[2].principal not in member
+
+    run(test())
+
+
+def reading_from(begins: float | None, ends: float | None) -> Certificate:
+    """Return a right to read from so many seconds on, until so many seconds from now."""
+    first, last = (None if one is None else now() + timedelta(seconds=one) for one in (begins, ends))
+    return grant(BROKERS[2], NEWS, Right.SUBSCRIBE, valid=Validity.between(first, last))
+
+
+def test_a_broker_with_a_series_of_rights_keeps_the_keys() -> None:
+    async def test() -> None:
+        ended = now() + timedelta(seconds=5)
+        async with three(*POLICY[:-1], reading_from(None, 4), reading_from(2, None)) as (pub, _, sub):
+            await until(lambda: holds(sub) == 4)
+            # The first right has ended, and everybody has looked at it since.
+            await until(lambda: now() > ended)
+            await until(lambda: [holder.until for holder in holders_of(pub, BROKERS[2])] == [None] * 4)
+            # It never had no right, so the epoch goes on.
+            assert [member.epoch for member in sub.keys.members.values()] == [1] * 4
+
+    run(test())
+
+
+def holders_of(manager: Broker, broker: SigningKey) -> list[Holder]:
+    """Return what a manager knows about a broker that holds keys."""
+    states = manager.keys.manager._fold.groups.values()
+    return [state.holders()[broker.principal] for state in states if broker.principal in state.holders()]
+
+
+def test_a_broker_whose_right_has_ended_has_the_keys_again_with_its_next_one() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with three(*POLICY[:-1]) as (pub, _, sub), client_of(pub, REPORTER) as writer:
+            await writer.evolve(author.change(now(), publish(reading_from(None, 3))).to_bytes())
+            await until(lambda: holds(sub) == 4)
+            await until(lambda: not sub.keys.members and not holders_of(pub, BROKERS[2]))
+            await writer.evolve(author.change(now(), publish(SUBSCRIBING)).to_bytes())
+            await until(lambda: holds(sub) == 4)
 
     run(test())
 

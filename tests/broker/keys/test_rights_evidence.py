@@ -76,6 +76,16 @@ def test_holders_have_time_to_show_themselves_and_less_where_policy_has_changed(
     assert (evidence.unseen(everybody), evidence.due) == (frozenset(), False)
 
 
+def test_whom_another_manager_has_just_admitted_has_time_to_show_itself() -> None:
+    core, evidence = begun()
+    evidence.unseen([OTHER])
+    core.latest += timedelta(hours=1)
+    core.sources = AuthoritySources(SHOWN)
+    assert evidence.unseen([ONE, OTHER]) == {ONE}
+    core.latest += timedelta(milliseconds=core.settings.limits.key_grace)
+    assert evidence.unseen([ONE, OTHER]) == frozenset()
+
+
 def test_after_a_start_policy_that_changes_leaves_some_time_too() -> None:
     core, evidence = begun()
     core.sources = AuthoritySources(SHOWN)

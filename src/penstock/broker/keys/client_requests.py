@@ -226,7 +226,11 @@ class KeyDesk:
                 return LackedRight(asker.principal, Right.HISTORY, value.group.type).refuse(told.code)
             return RefusedError(told.code, _REASONS.get(told.code, "the key manager refuses the keys"))
 
-        self._later(lambda: bool(found), released, answer, lambda: self._keys.fetching.pop(value.public, None))
+        def over() -> None:
+            self._keys.fetching.pop(value.public, None)
+            self._keys.forwarded(value.group)
+
+        self._later(lambda: bool(found), released, answer, over)
 
     def _live(self, asker: Asker, request: KeyRequest) -> list[Wire]:
         """Return this broker's current keys for its own jobs, each sealed like keys of old epochs."""

@@ -197,6 +197,8 @@ class Wishes:
     admit: dict[Principal, Applicant] = field(default_factory=dict)
     leave: set[Principal] = field(default_factory=set)
     evict: set[Principal] = field(default_factory=set)
+    #: those of them that an operator evicts, whatever their right
+    ordered: set[Principal] = field(default_factory=set)
     refresh: bool = False
 
     def __bool__(self) -> bool:
@@ -235,29 +237,44 @@ class Wishes:
         for broker in waiting[max(0, most - len(state.members)) :]:
             del self.admit[broker]
 
+    def concern(self, broker: Principal) -> bool:
+        """Return whether a broker is to be admitted or evicted."""
+        return broker in self.admit or broker in self.evict
+
     def patient(self) -> "Wishes":
         """Return the changes that do not need a new epoch."""
         admit = {broker: applicant for broker, applicant in self.admit.items() if broker not in self.evict}
         return Wishes(admit, self.leave - self.evict)
 
     def expire(self, state: GroupState, now: datetime) -> None:
-        """Evict the brokers whose right has ended; of the holders of labels, those whose right is not renewed now."""
-        over = {broker for broker, holder in state.holders().items() if holder.expired(now)}
-        self.evict |= over - self.admit.keys() if state.group.labels else over
+        """Evict the brokers whose right has ended, unless it is renewed now and was valid all the while.
+
+        Labels stay with a broker whose right was renewed after a break, too.
+        """
+        for broker, holder in state.holders().items():
+            renewed = self.admit.get(broker)
+            kept = renewed is not None and (state.group.labels or renewed.right.covers(holder.until or now))
+            if holder.expired(now) and not kept:
+                self.evict.add(broker)
 
     def reinstate(self, broker: Principal) -> None:
         """Keep a broker that was about to be evicted, because it has a right again."""
         self.evict.discard(broker)
+        self.ordered.discard(broker)
 
     def review(self, state: GroupState, broker: Principal, right: KeyEntitlement | None) -> None:
         """Apply a broker's current right: evict it without one, and renew its right if the end differs."""
-        member, left = state.members.get(broker), state.left.get(broker)
+        member, left, waiting = state.members.get(broker), state.left.get(broker), self.admit.get(broker)
+        if state.group.labels and right is not None and broker not in self.ordered:
+            self.reinstate(broker)
         if right is None or (left is not None and left.until != right.until):
             self.admit.pop(broker, None)
             if member is not None or left is not None:
                 self.evict.add(broker)
+        elif waiting is not None:
+            self.admit[broker] = replace(waiting, right=right)
         elif member is not None and member.until != right.until:
-            self.admit.setdefault(broker, Applicant(right))
+            self.admit[broker] = Applicant(right)
 
     def settle(self, state: GroupState, record: KeyRecord) -> Iterator[tuple[Principal, Applicant]]:
         """Drop the changes that are done now, and yield the brokers that were admitted."""
@@ -268,6 +285,7 @@ class Wishes:
                 yield broker, applicant
         self.leave &= state.members.keys()
         self.evict &= state.holders().keys()
+        self.ordered &= self.evict
         self.refresh &= not record.refresh
 
     def changes(

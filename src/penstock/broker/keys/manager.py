@@ -244,10 +244,10 @@ class Proposal:
         record = self._about(group)
         return record is not None and any(broker == who for who, _ in record.admitted)
 
-    def evicts(self, group: KeyGroup, broker: Principal) -> bool:
-        """Return whether the proposed record evicts a broker from a group."""
+    def removes(self, group: KeyGroup, broker: Principal) -> bool:
+        """Return whether the proposed record evicts a broker from a group, or lets it go."""
         record = self._about(group)
-        return record is not None and broker in record.evicted
+        return record is not None and broker in (*record.evicted, *record.left)
 
     def _about(self, group: KeyGroup) -> KeyRecord | None:
         record = None if self._made is None else self._made[1].record.value
@@ -362,12 +362,13 @@ class KeyManager:
         member = state.members.get(request.broker)
         if request.group.labels:
             wishes.reinstate(request.broker)
-        # A broker that is about to be evicted is admitted again afterwards.
-        goes = request.broker in wishes.evict or self._proposal.evicts(request.group, request.broker)
+        wishes.leave.discard(request.broker)
+        # A broker that is about to be evicted, or to leave, is admitted again afterwards.
+        goes = request.broker in wishes.evict or self._proposal.removes(request.group, request.broker)
         if member is not None and member.until == right.until and not goes:
             return [self._answers.welcome(state, request.broker, member, applicant.public)]
         wishes.admit[request.broker] = applicant
-        wishes.leave.discard(request.broker)
+        wishes.expire(state, now)
         return self._propose(now)
 
     def leave(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
@@ -394,8 +395,9 @@ class KeyManager:
 
         A broker that was admitted again has: its admission started one, which a replica that is behind has not read.
         """
-        state, waits = self._state(request.group), self._wish(request.group).admit
-        return request.broker in state.evicted and request.broker not in waits and state.epoch >= request.last
+        state, wishes = self._state(request.group), self._wishes.get(request.group)
+        waits = wishes is not None and request.broker in wishes.admit
+        return request.broker in state.evicted and not waits and state.epoch >= request.last
 
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Process a member's request for a new epoch, because it has sealed as much as one key allows.
@@ -437,6 +439,7 @@ class KeyManager:
         wishes.admit.pop(broker, None)
         if broker in self._state(group).holders() or self._proposal.admits(group, broker):
             wishes.evict.add(broker)
+            wishes.ordered.add(broker)
         return self._propose(now)
 
     def review(
@@ -448,19 +451,22 @@ class KeyManager:
     ) -> list[Output]:
         """Apply a policy change: `grounds` returns the decisions about each broker that has or awaits the key.
 
-        Members without a right are evicted, all in one step. Brokers in `spared` are not reviewed.
+        Members without a right are evicted, all in one step. Brokers in `spared` are not reviewed. A manager that does
+        not serve the group, say because it has lost its own right, decides nothing: others may.
         """
+        served = self._serves(group.type)
+        if not served:
+            return []
         state, wishes = self._state(group), self._wish(group)
         for broker in sorted(self.holders(group) - frozenset(spared)):
             try:
-                right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
+                right = entitlement(grounds(broker), broker, group, served, now)
             except RefusedError:
                 right = None
-            if group.labels and right is not None:
-                wishes.reinstate(broker)
             wishes.review(state, broker, right)
             if right is None and self._proposal.admits(group, broker):
                 wishes.evict.add(broker)
+        wishes.expire(state, now)
         return self._propose(now)
 
     def rotate(self, now: datetime, group: KeyGroup) -> list[Output]:
@@ -502,6 +508,15 @@ class KeyManager:
         """Return all brokers that hold the key or are about to: a policy change reviews each of them."""
         return frozenset((*self._state(group).holders(), *self._wish(group).admit))
 
+    def lapsed(self, now: datetime) -> frozenset[Principal]:
+        """Return the brokers whose right has ended by its date in a group, and not decided about yet."""
+        return frozenset(
+            broker
+            for group, state in self._fold.groups.items()
+            for broker, holder in state.holders().items()
+            if holder.expired(now) and not self._wish(group).concern(broker)
+        )
+
     def word(self, group: KeyGroup) -> EpochStatement | None:
         """Return the last statement about a group's epoch, if the group exists."""
         return self._state(group).word
@@ -521,11 +536,7 @@ class KeyManager:
         for group, state in self._fold.groups.items():
             if state.word is None:
                 continue
-            wishes = self._wish(group)
-            wishes.expire(state, now)
-            wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
-            # This manager's clock was ahead then, and is right again: members refuse an epoch from the future.
-            wishes.refresh |= state.word.manager == self._key.principal and state.word.begun > now + self._skew
+            self._age(now, state, state.word)
             if self._notices.is_due(now, group):
                 said.append(self._answers.notice(now, state))
         said += self._proposal.again(now)
@@ -534,6 +545,18 @@ class KeyManager:
             said.append(TruncateLog(self._fold.checkpoint))
         self._condensing.look(self._fold)
         return [*said, *self._go_on(now)], self.turns()
+
+    def _age(self, now: datetime, state: GroupState, word: EpochStatement) -> None:
+        """Evict the brokers whose right has ended, and end an epoch that is old."""
+        refresh = now >= word.begun + timedelta(milliseconds=self._refreshing.of(state.group).period)
+        # This manager's clock was ahead then, and is right again: members refuse an epoch from the future.
+        refresh |= word.manager == self._key.principal and word.begun > now + self._skew
+        ended = any(holder.expired(now) for holder in state.holders().values())
+        # As in `review`. Asked only then: it takes decisions.
+        if (refresh or ended) and self._serves(state.group.type):
+            wishes = self._wish(state.group)
+            wishes.refresh |= refresh
+            wishes.expire(state, now)
 
     def turns(self) -> datetime | None:
         """Return when to call `tick` at the latest."""

@@ -6,7 +6,7 @@ own sources (`ManagedGroups`). Events and blocks whose keys are missing wait, wi
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -87,6 +87,14 @@ class KeyTransport:
         core, of_type = self._core, TypeKey(owner, KEYS)
         core.settle(core.router.advertise(f"{_KEY}{owner}", of_type))
         core.settle(core.router.subscribe(f"{_KEY}{owner}", of_type))
+
+    def unfollow(self, owner: Principal) -> None:
+        """Do not subscribe to an owner's statements any more."""
+        if owner in self._followed:
+            self._followed.remove(owner)
+            core = self._core
+            core.settle(core.router.unsubscribe(f"{_KEY}{owner}"))
+            core.settle(core.router.unadvertise(f"{_KEY}{owner}"))
 
     def publish(self, group: KeyGroup, value: SignedValue[Statement]) -> None:
         """Publish a statement about the keys of a group."""
@@ -318,6 +326,9 @@ class ManagedGroups:
         """Process what is due."""
         if self._evidence.due:
             self.review(now, None)
+        elif lapsed := self.manager.lapsed(now):
+            # They may have other rights, which count from now on.
+            self.review(now, lapsed)
         self.tell(self.manager.tick(now)[0])
 
     def tell(self, outputs: Iterable[Output]) -> None:
@@ -376,8 +387,8 @@ class ManagedGroups:
             self.tell(self._answer(now, request))
         except PenstockError as error:
             # A replica that is behind does not know who is a member.
-            certain = value.wish is not KeyWish.PATH or self.manager.was_evicted(value)
-            if certain and error.code in ANSWERED.get(value.wish, ()):
+            answered = error.code in ANSWERED.get(value.wish, ())
+            if answered and (value.wish is not KeyWish.PATH or self.manager.was_evicted(value)):
                 self._refuse(now, request, error.code)
             raise
 
@@ -535,6 +546,8 @@ class Keys:
         self._members: dict[KeyGroup, KeyMember] = {}
         self.readiness = KeyReadiness(core, self._members)
         self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
+        #: when this broker's right to each group ends, by its own credentials
+        self._ends: dict[KeyGroup, datetime | None] = {}
         #: groups that this broker has no right to join, and when to decide about that again
         self._declined: dict[KeyGroup, datetime] = {}
         #: groups of labels whose old key was requested, and when
@@ -569,6 +582,9 @@ class Keys:
             self._transport.follow(verified.event_type.key.owner)
             for group in groups_of(verified):
                 self._join(now, group)
+        ended = [group for group, until in self._ends.items() if until is not None and now > until]
+        if ended:
+            self._review_own(now, ended)
         missed = self._ring.missed()
         for group, member in list(self._members.items()):
             if group.scope in missed:
@@ -603,18 +619,32 @@ class Keys:
             self._managed.review(now, news)
         if news is None:
             self._declined.clear()
-            self._leave_what_is_lost(now)
+            self._review_own(now, list(self._members))
         self.tick()
 
-    def _leave_what_is_lost(self, now: datetime) -> None:
-        core, look = self._core, KeyLook(self._claims)
-        lost = [group for group in self._members if not self._claims.may_hold(core.principal, group, look)]
-        if not lost:
-            return
+    def _review_own(self, now: datetime, groups: Iterable[KeyGroup]) -> None:
+        """Leave the groups that this broker has no right to any more, and renew a right that ends at another time.
+
+        The manager renews it by itself, but may hear of it too late.
+        """
+        look, lost = KeyLook(self._claims), []
+        for group in groups:
+            right = self._claims.right(self._core.principal, group, look)
+            if right is None:
+                lost.append(group)
+            elif right.until != self._ends[group]:
+                self._ends[group] = right.until
+                self._carry_out(self._members[group].join(now))
+        if lost:
+            self._leave(now, lost)
+
+    def _leave(self, now: datetime, lost: Sequence[KeyGroup]) -> None:
+        core = self._core
         # While the labels' types are still known.
         types = {group.type for group in lost if group.attribute is None}
         core.settle(core.router.give_up(lambda tree: (core.labels.type_of(tree) or tree) in types))
         for group in lost:
+            del self._ends[group]
             self._carry_out(self._members.pop(group).leave(now))
             self._ring.leave(group.scope)
         # Blocks no longer wait for the key of an attribute that may not be read any more.
@@ -635,11 +665,12 @@ class Keys:
         declined = self._declined.get(group)
         if group in self._members or (declined is not None and declined - _AGAIN <= now < declined):
             return
-        if not self._claims.may_hold(self._core.principal, group):
+        right = self._claims.right(self._core.principal, group)
+        if right is None:
             # Decided again when policy changes, and regularly, because rights may start at a date.
             self._declined[group] = now + _AGAIN
             return
-        settings = self._core.settings
+        settings, self._ends[group] = self._core.settings, right.until
         member = self._members[group] = KeyMember(
             settings.key, group, self._claims.manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
@@ -784,6 +815,12 @@ class Keys:
     def forward(self, request: SignedValue[KeyRequest]) -> None:
         """Send a client's request to the managers."""
         self._transport.publish(request.value.group, request)
+
+    def forwarded(self, group: KeyGroup) -> None:
+        """Forget an owner that a client has asked about, if no type of this owner is known here."""
+        owner = group.type.owner
+        if not any(verified.event_type.key.owner == owner for verified in self._claims.sealed()):
+            self._transport.unfollow(owner)
 
     def status(self) -> dict[str, Wire]:
         """Return the held keys, and the number of holders of each managed group, as plain data."""

@@ -146,7 +146,7 @@ class KeyEvidence:
         core = self._core
         self._sources = core.sources
         limits, now = core.settings.limits, core.now()
-        self._until = now + timedelta(milliseconds=limits.key_grace)
+        self._grace = timedelta(milliseconds=limits.key_grace)
         self._longest = timedelta(milliseconds=limits.key_longest)
         self._shown: dict[Principal, Credentials] = {}
         self._disclosed: dict[Principal, Credentials] = {}
@@ -187,7 +187,8 @@ class KeyEvidence:
         silent = (broker for broker in holders if broker not in self._shown and broker != core.principal)
         self._silent = {broker: before.get(broker, now) for broker in silent}
         changed = core.sources != self._sources
-        ends = {broker: self._until if changed else since + self._longest for broker, since in self._silent.items()}
+        longest = self._grace if changed else self._longest
+        ends = {broker: since + longest for broker, since in self._silent.items()}
         spared = {broker: until for broker, until in ends.items() if now < until}
         self._due = min(spared.values(), default=None)
         return frozenset(spared)
@@ -298,8 +299,11 @@ class KeyClaims:
 
     def may_hold(self, broker: Principal, group: KeyGroup, look: "KeyLook | None" = None) -> bool:
         """Return whether a broker may hold the key of a group."""
-        grounds = (look or KeyLook(self)).grounds(group, broker)
-        return self._is_entitled(broker, group, grounds, MEMBERS)
+        return self.right(broker, group, look) is not None
+
+    def right(self, broker: Principal, group: KeyGroup, look: "KeyLook | None" = None) -> KeyEntitlement | None:
+        """Return a broker's right to hold the key of a group, if it has one."""
+        return self._entitlement(broker, group, (look or KeyLook(self)).grounds(group, broker), MEMBERS)
 
     def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
         """Return whether a broker may publish all events of a type with these attributes."""
@@ -313,12 +317,16 @@ class KeyClaims:
         return self._is_entitled(who, group, self.decided(who, group, (Right.HISTORY,)), READERS)
 
     def _is_entitled(self, who: Principal, group: KeyGroup, grounds: Grounds, rights: frozenset[Right]) -> bool:
+        return self._entitlement(who, group, grounds, rights) is not None
+
+    def _entitlement(
+        self, who: Principal, group: KeyGroup, grounds: Grounds, rights: frozenset[Right]
+    ) -> KeyEntitlement | None:
         served = {one.event_type.name for one in self.sealed(group.type)}
         try:
-            entitlement(grounds, who, group, served, self._core.now(), rights=rights)
+            return entitlement(grounds, who, group, served, self._core.now(), rights=rights)
         except RefusedError:
-            return False
-        return True
+            return None
 
     def _considered(
         self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: Credentials = _NOTHING
