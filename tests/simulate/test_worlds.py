@@ -23,7 +23,7 @@ SOAK_OPTIONS = {
     "sealing": {"size": 20},
     "components": {"size": 10, "seconds": 8},
     "decisions": {"size": 90},
-    "roles": {"size": 270},
+    "roles": {"size": 340},
     "rule-book": {"size": 190},
 }
 #: what the log of a search must have, or else a checker would have nothing to read
