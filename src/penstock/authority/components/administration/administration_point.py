@@ -961,7 +961,12 @@ class AdministrationComponent:
         await self._clock.sleep(LEASE + 1 / MICROSECONDS)
         # Another owner discards requests that it has dealt with.
         if self._owned is None and self._unsure is None and self.registry.waiting:
-            left = await self._fabric.state(topic_name(self.settings.domain, _JOIN))
+            try:
+                left = await self._fabric.state(topic_name(self.settings.domain, _JOIN))
+            except PenstockError as error:
+                self._refuse(error)
+                self._begin("waiting for CONF", self._look_again())
+                return
             self.registry.keep_waiting(set(map(_join_of, left)))
         await self._act()
 
