@@ -187,7 +187,7 @@ class AdministrationComponent:
         self._changes: list[tuple[RoleChange, str]] = []
         #: which component writes as which writer of the fabric to its A* topic, and the record of its role
         self._written_by: dict[tuple[TopicInstance, bytes], tuple[str, str]] = {}
-        #: when this PAP last ran, while components have to apply something
+        #: when this PAP last ran, by `Clock.steady`, while components have to apply something
         self._ran: float | None = None
         #: the number of the recall of leases that is under way, and the components that have not answered it
         self._recall: int | None = None
@@ -936,7 +936,7 @@ class AdministrationComponent:
 
         These are counted only as long as `_sleep_until` looks often.
         """
-        now = self.now()
+        now = self._clock.steady()
         if not any(progress.waiting for progress in self.registry.progress.values()):
             self._ran, self.registry.excused = None, 0.0
             return False
@@ -948,7 +948,7 @@ class AdministrationComponent:
         return True
 
     async def _sleep_until(self, due: float) -> None:
-        self._ran = self.now() if self._ran is None else self._ran
+        self._ran = self._clock.steady() if self._ran is None else self._ran
         while self.now() <= due:
             often, left = self._excuse(), due - self.now() + 1 / MICROSECONDS
             await self._clock.sleep(min(left, CLOCK_LOOK) if often else left)

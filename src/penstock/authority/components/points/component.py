@@ -527,10 +527,11 @@ class Component:
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, and report if this process was kept from running for much longer."""
-        due = self.now() + seconds
+        due = self._clock.steady() + seconds
         await self._clock.sleep(seconds)
-        if self.now() - due > STARVED:
-            self._note(starved(self.settings.id, self.now() - due))
+        late = self._clock.steady() - due
+        if late > STARVED:
+            self._note(starved(self.settings.id, late))
 
     async def reread(self, kind: TopicKind) -> None:
         """Read what `requesters_of` says now of all topics of a kind, and lose nothing that has arrived.
