@@ -255,6 +255,21 @@ def holders_of(manager: Broker, broker: SigningKey) -> list[Holder]:
     return [state.holders()[broker.principal] for state in states if broker.principal in state.holders()]
 
 
+def test_another_right_does_not_undo_what_an_operator_has_evicted() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with three(*POLICY[:-1], reading_from(None, 600)) as (pub, _, sub), client_of(pub, REPORTER) as writer:
+            await until(lambda: holds(sub) == 4)
+            for group in pub.keys.managed():
+                pub.keys.evict(group, BROKERS[2].principal)
+            await until(lambda: all(member.evicted for member in sub.keys.members.values()))
+            await writer.evolve(author.change(now(), publish(SUBSCRIBING)).to_bytes())
+            await until(lambda: [*sub.keys._ends.values()] == [None] * 4)
+            assert all(member.evicted for member in sub.keys.members.values())
+
+    run(test())
+
+
 def test_a_broker_whose_right_has_ended_has_the_keys_again_with_its_next_one() -> None:
     async def test() -> None:
         author = PolicyAuthor(AGENCY)

@@ -237,7 +237,7 @@ class Wishes:
         for broker in waiting[max(0, most - len(state.members)) :]:
             del self.admit[broker]
 
-    def concern(self, broker: Principal) -> bool:
+    def has(self, broker: Principal) -> bool:
         """Return whether a broker is to be admitted or evicted."""
         return broker in self.admit or broker in self.evict
 

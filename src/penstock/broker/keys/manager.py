@@ -509,13 +509,15 @@ class KeyManager:
         return frozenset((*self._state(group).holders(), *self._wish(group).admit))
 
     def lapsed(self, now: datetime) -> frozenset[Principal]:
-        """Return the brokers whose right has ended by its date in a group, and not decided about yet."""
-        return frozenset(
-            broker
-            for group, state in self._fold.groups.items()
-            for broker, holder in state.holders().items()
-            if holder.expired(now) and not self._wish(group).concern(broker)
-        )
+        """Return the brokers whose right to a group has ended by its date, and about which nothing is decided yet."""
+        found: set[Principal] = set()
+        for group, state in self._fold.groups.items():
+            wishes = self._wish(group)
+            over = [who for who, holder in state.holders().items() if holder.expired(now) and not wishes.has(who)]
+            # As in `review`. Asked only then: it takes decisions.
+            if over and self._serves(group.type):
+                found.update(over)
+        return frozenset(found)
 
     def word(self, group: KeyGroup) -> EpochStatement | None:
         """Return the last statement about a group's epoch, if the group exists."""
@@ -552,7 +554,7 @@ class KeyManager:
         # This manager's clock was ahead then, and is right again: members refuse an epoch from the future.
         refresh |= word.manager == self._key.principal and word.begun > now + self._skew
         ended = any(holder.expired(now) for holder in state.holders().values())
-        # As in `review`. Asked only then: it takes decisions.
+        # As in `lapsed`.
         if (refresh or ended) and self._serves(state.group.type):
             wishes = self._wish(state.group)
             wishes.refresh |= refresh

@@ -625,16 +625,18 @@ class Keys:
     def _review_own(self, now: datetime, groups: Iterable[KeyGroup]) -> None:
         """Leave the groups that this broker has no right to any more, and renew a right that ends at another time.
 
-        The manager renews it by itself, but may hear of it too late.
+        The manager renews it by itself, but may hear of it too late. If it has evicted the broker, that lasts as long
+        as the right that the broker had then.
         """
         look, lost = KeyLook(self._claims), []
         for group in groups:
             right = self._claims.right(self._core.principal, group, look)
             if right is None:
                 lost.append(group)
-            elif right.until != self._ends[group]:
+            elif right.until != (ended := self._ends[group]):
                 self._ends[group] = right.until
-                self._carry_out(self._members[group].join(now))
+                if not self._members[group].evicted or (ended is not None and now > ended):
+                    self._carry_out(self._members[group].join(now))
         if lost:
             self._leave(now, lost)
 
