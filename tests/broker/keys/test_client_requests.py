@@ -228,6 +228,15 @@ def test_no_manager_is_there() -> None:
             strange = KeyGroup(TypeKey(PDA.principal, "Strange"))
             await refused("keys.no-answer", client.fetch_keys(strange, 1, 99))
             assert alone.keys._transport._followed == {AGENCY.principal}
+            asked = KeyRequest(KeyWish.HISTORY, PDA.principal, strange, datetime.now(UTC), 1, 1, bytes(range(32)))
+            request = sign_value(asked, PDA)
+            for _ in range(2):
+                alone.keys.forward(request)
+            alone.keys.forwarded(strange)
+            # Somebody else still waits for an answer.
+            assert alone.keys._transport._followed == {AGENCY.principal, PDA.principal}
+            alone.keys.forwarded(strange)
+            assert alone.keys._transport._followed == {AGENCY.principal}
 
     run(test())
 

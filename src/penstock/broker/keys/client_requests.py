@@ -212,9 +212,9 @@ class KeyDesk:
                 "keys.busy", "too many clients ask for old keys at the same time", hint="try again later"
             )
         found: list[Released] = []
+        live = self._live(asker, value)
         self._keys.fetching[value.public] = found.append
         self._keys.forward(request)
-        live = self._live(asker, value)
 
         def released() -> Outcome:
             told = found[0].value

@@ -554,6 +554,8 @@ class Keys:
         self._sought: dict[KeyGroup, datetime] = {}
         #: clients that wait for keys of old epochs, by the key that these are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
+        #: how many of their requests are about the types of each owner
+        self._forwarded: Counter[Principal] = Counter()
         self._evidence = KeyEvidence(core)
         self._started = False
         self._managed: ManagedGroups | None = None
@@ -815,12 +817,17 @@ class Keys:
         self._managing.forget(before)
 
     def forward(self, request: SignedValue[KeyRequest]) -> None:
-        """Send a client's request to the managers."""
+        """Send a client's request to the managers. When it is over, `forwarded` is called."""
+        self._forwarded[request.value.group.type.owner] += 1
         self._transport.publish(request.value.group, request)
 
     def forwarded(self, group: KeyGroup) -> None:
-        """Forget an owner that a client has asked about, if no type of this owner is known here."""
+        """Unfollow the type's owner if no other request is about its types, and none of them is known here."""
         owner = group.type.owner
+        self._forwarded[owner] -= 1
+        if self._forwarded[owner]:
+            return
+        del self._forwarded[owner]
         if not any(verified.event_type.key.owner == owner for verified in self._claims.sealed()):
             self._transport.unfollow(owner)
 
