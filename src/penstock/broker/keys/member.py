@@ -336,12 +336,12 @@ class KeyMember:
             # A copy, or another replica's answer: one is enough.
             return []
         if private is None and self.evicted and value.broker == self._key.principal and epoch > self._evicted_at:
-            # It was admitted again since; another replica's welcome, from before its eviction, has used up its key.
+            # It was admitted again. An older welcome of another replica has used up the key of its request.
             return self.join(now)
         if private is None or (value.broker, value.public) != (self._key.principal, private.public):
             raise unopened()
         if epoch < self._known:
-            # It is from a replica that is behind, while this broker waits for one that is not.
+            # A replica that is behind has answered. Wait for another one.
             return []
         leaf, place = open_welcome(self.group, value.broker, private, value.sealed)
         # The private key is for one request.

@@ -31,7 +31,7 @@ _OPTIONS: Final = ("config", "start", "end", "batch", "lost", "mode", "writers")
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,18}(,\d{1,5}:\d{1,18})*", re.ASCII)
 _PATIENCE: Final = 30.0
 _FIRST_PATIENCE: Final = 5.0
-#: for so long a server may not know a topic that another one has just created
+#: seconds in which a server may not know a topic that was just created
 _SPREADING: Final = 3.0
 _TICK: Final = 0.1
 FORM: Final = "kafka://HOST:PORT/TOPIC?start=earliest"

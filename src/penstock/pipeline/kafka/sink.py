@@ -70,7 +70,7 @@ class KafkaSink:
     def check(self) -> None:
         """Check that the topic is there, and make the one for marks. Raises as `failure`, and `kafka.no-topic`."""
         marks = f"{self.options.topic}{_SUFFIX}"
-        # To a consumer a server answers without creating the topic that it is asked for.
+        # A consumer's question does not create the topic, even if the server creates topics by itself.
         client = consumer(self.options)
         try:
             partitions_of(client, self.options)
