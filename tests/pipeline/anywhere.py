@@ -60,6 +60,7 @@ from penstock.pipeline.ingest.ingest import (
 from penstock.pipeline.jetstream.messages import read_jetstream, to_messages
 from penstock.pipeline.jetstream.source import NAME, register_jetstream
 from penstock.pipeline.jobs.evaluate import Evaluate
+from penstock.pipeline.jobs.job import RunningStream
 from penstock.pipeline.jobs.job import run as run_job
 from penstock.pipeline.whatif import compare
 from penstock.policy.syntax.text.policies import read_text_policy
@@ -250,7 +251,7 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
         )
         records = read_jetstream(spark.readStream, options)
         query = records.writeStream.foreachBatch(process).option("checkpointLocation", str(folder / "state"))
-        assert query.trigger(availableNow=True).start().awaitTermination(240)
+        assert RunningStream(query.trigger(availableNow=True)).wait(240)
         assert {path.name: path.read_text() for path in told.iterdir()} == {"0": "14 11 3"}
         assert stored(url, "VIEWS") == VIEWS
 

@@ -9,6 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import SparkSession
 
 from penstock.pipeline.jetstream.source import NAME, register_jetstream
+from penstock.pipeline.jobs.job import RunningStream
 
 
 def stream(spark: SparkSession, url: str, folder: str) -> None:
@@ -29,14 +30,13 @@ def stream(spark: SparkSession, url: str, folder: str) -> None:
         .load()
     )
     renamed = events.selectExpr("replace(subject, 'SOURCE', 'OUT') AS subject", "id", "headers", "payload")
-    query = (
+    running = RunningStream(
         renamed.mapInArrow(failing, renamed.schema)
         .writeStream.format(NAME)
         .options(url=url, stream="OUT", maxInFlight="20", checkpointLocation=str(Path(folder) / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    running.wait()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from penstock.pipeline.ingest.ingest import Ingested, RecordTally, each_batch, i
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.messages import read_jetstream, to_messages
 from penstock.pipeline.jetstream.source import NAME
+from penstock.pipeline.jobs.job import RunningStream
 from penstock.testing.nats import NatsServer
 
 
@@ -67,7 +68,7 @@ def test_a_stream_of_messages_is_good_or_in_quarantine(
         records = read_jetstream(session.readStream, {**options, "maxMessagesPerBatch": "2"})
         assert records.isStreaming
         query = records.writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path))
-        assert query.trigger(availableNow=True).start().awaitTermination(60)
+        assert RunningStream(query.trigger(availableNow=True)).wait(60)
     assert [(tally.read, tally.good, tally.bad) for tally in told] == [(2, 1, 1), (1, 1, 0), (2, 1, 1)]
     assert seen == [(0, 2, "ingest.json"), (2, 4, "ingest.utf8")]
 
@@ -109,7 +110,7 @@ def loop(session: SparkSession, options: dict[str, str], checkpoint: Path) -> li
     )
     records = read_jetstream(session.readStream, {**options, "maxMessagesPerBatch": "8"})
     query = records.writeStream.foreachBatch(process).option("checkpointLocation", str(checkpoint))
-    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert RunningStream(query.trigger(availableNow=True)).wait(120)
     return told
 
 

@@ -19,6 +19,7 @@ from penstock.pipeline.jetstream.link import JetStreamLink, stream_state
 from penstock.pipeline.jetstream.options import Options, parse_options
 from penstock.pipeline.jetstream.reader import RangeReader
 from penstock.pipeline.jetstream.source import NAME
+from penstock.pipeline.jobs.job import RunningStream
 from penstock.testing.nats import NatsServer
 
 WINDOW = 0.5
@@ -50,15 +51,14 @@ def stored(options: Options) -> Counter[tuple[str, str, bytes]]:
 def copied(session: SparkSession, url: str, source: str, out: str, checkpoint: Path) -> list[int]:
     """Copy a stream to another with a streaming query; return the rows of its batches."""
     events = session.readStream.format(NAME).options(url=url, stream=source, maxMessagesPerBatch="200").load()
-    query = (
+    running = RunningStream(
         events.selectExpr(f"replace(subject, '{source}', '{out}') AS subject", "id", "sequence", "payload")
         .writeStream.format(NAME)
         .options(url=url, stream=out, checkpointLocation=str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
-    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    running.wait()
+    return [progress.numInputRows for progress in running.query.recentProgress if progress.numInputRows]
 
 
 def test_a_query_copies_a_stream_and_replays_a_batch_after_the_window(

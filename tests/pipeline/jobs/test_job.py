@@ -3,12 +3,15 @@
 import contextlib
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import publish
 from tests.pipeline.jobs_plant import (
@@ -26,7 +29,7 @@ from tests.pipeline.jobs_plant import (
 from tests.pipeline.rows import sharing
 from tests.trust.kit import NOW, grant, refused, who
 
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.guard.decision_log import EventCounts, read_record
 from penstock.model import EventType
 from penstock.pipeline import outputs as commits
@@ -39,7 +42,7 @@ from penstock.pipeline.jobs import job as jobs
 from penstock.pipeline.jobs import reports as jobs_report
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, TableRecords
-from penstock.pipeline.jobs.job import Job, run, start
+from penstock.pipeline.jobs.job import Job, RunningStream, run, start
 from penstock.pipeline.jobs.reports import Audit, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.outputs import Output, Said, Streaming, totals
 from penstock.testing.nats import NatsServer
@@ -398,6 +401,48 @@ def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant)
         start(job, spark, plant.path("ingested"), STREAM).wait()
     assert ids(spark, plant.path("ingested/events")) == sorted(f"e{n}" for n in good(9))
     assert totals(spark, plant.path("ingested")) == {"read": 9, "events": 8, "quarantined": 1}
+
+
+@dataclass
+class LateQuery:
+    """A query that ended because Python started too late, if `late`, and has made progress before, if it `ran`."""
+
+    late: bool
+    ran: bool = False
+
+    @property
+    def lastProgress(self) -> dict[str, object] | None:  # noqa: N802  # Spark's name
+        return {"batchId": 0} if self.ran else None
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802  # Spark's name
+        if self.late:
+            raise StreamingQueryException("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
+        return timeout is None or timeout > 1
+
+
+class LateWriter:
+    """What begins such queries, one after the other."""
+
+    def __init__(self, *queries: LateQuery) -> None:
+        self.queries = iter(queries)
+
+    def start(self) -> LateQuery:
+        return next(self.queries)
+
+
+def running(*queries: LateQuery) -> RunningStream:
+    return RunningStream(cast("Any", LateWriter(*queries)))
+
+
+def test_a_query_whose_python_started_too_late_is_started_again() -> None:
+    late, ran = LateQuery(late=True), LateQuery(late=True, ran=True)
+    assert running(*[late] * 10, LateQuery(late=False)).wait()
+    assert not running(late, LateQuery(late=False)).wait(1)
+    # Only failures in a row count.
+    assert running(*[late] * 10, ran, *[late] * 9, LateQuery(late=False)).wait(2)
+    with pytest.raises(FailedError, match="late-worker") as failed:
+        running(*[late] * 11).wait()
+    assert "ten seconds" in str(failed.value.hint)
 
 
 def test_a_stream_of_one_file_is_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:

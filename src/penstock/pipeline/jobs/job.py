@@ -31,6 +31,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, policy_digest
@@ -105,27 +106,51 @@ class TableJob(Job, Protocol):
         """Return the main rows of a batch as they are stored in the output; `said` is its description."""
 
 
-@dataclass(frozen=True, slots=True)
+#: how Spark ends a query whose Python worker did not start within the ten seconds that Spark gives it
+_LATE_WORKER: Final = "Python worker failed to connect back"
+#: how often a query is started again in a row: on a machine with other work to do the next worker may be in time
+_RESTARTS: Final = 10
+
+
+@dataclass(slots=True)
 class RunningStream:
     """A stream that runs."""
 
-    query: StreamingQuery
+    writer: DataStreamWriter
     problems: list[PenstockError] = field(default_factory=list)
+    query: StreamingQuery = field(init=False)
+    _restarts: int = 0
+
+    def __post_init__(self) -> None:
+        self.query = self.writer.start()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end, and return whether it was reached.
 
+        A query that ends because Python started too late is started again, and goes on where it was.
+
         Raises what the job raised, and `FailedError` (`pipeline.spark`).
         """
         with spark_errors():
-            try:
-                if seconds is not None:
-                    return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # a part of a second too
-                self.query.awaitTermination()
-            except PySparkException:
-                if self.problems:
-                    raise self.problems[0] from None
-                raise
+            while True:
+                try:
+                    if seconds is not None:
+                        return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # a part of a second too
+                    self.query.awaitTermination()
+                except PySparkException as error:
+                    if self.problems:
+                        raise self.problems[0] from None
+                    if not self._begins_again(error):
+                        raise
+                else:
+                    return True
+
+    def _begins_again(self, error: PySparkException) -> bool:
+        self._restarts = 0 if self.query.lastProgress else self._restarts
+        if _LATE_WORKER not in str(error) or self._restarts == _RESTARTS:
+            return False
+        self._restarts += 1
+        self.query = self.writer.start()
         return True
 
     def stop(self) -> None:
@@ -204,7 +229,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
         followed = Followed.before(commits(spark, path).values())
         writer = frame.writeStream.foreachBatch(process).option("checkpointLocation", f"{path}/{CHECKPOINT}")
         writer = writer.trigger(availableNow=True) if streaming.drain else writer
-        return RunningStream(writer.start(), problems)
+        return RunningStream(writer, problems)
 
 
 def _batch(  # noqa: PLR0913  # a batch, and everywhere that it goes
@@ -259,7 +284,8 @@ def spark_errors() -> Iterator[None]:
             ) from error
         if (raised := raised_by_task(error)) is not None:
             raise raised from error
-        raise store_error(str(error)) or _spark_error(error.getCondition() or "unknown") from error
+        condition = "late-worker" if _LATE_WORKER in str(error) else error.getCondition() or "unknown"
+        raise store_error(str(error)) or _spark_error(condition) from error
     except Py4JJavaError as error:
         # Only the kind of the exception is shown: its words can contain anything.
         found = _EXCEPTION.search(str(error))
@@ -271,10 +297,13 @@ _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 
 
 def _spark_error(condition: str) -> FailedError:
+    hint = "check that the input can be read and the output be written; --spark-log FILE keeps its log"
+    if condition == "late-worker":
+        hint = "Python did not start within ten seconds: run the job again when the machine has less other work"
     return FailedError(
         "pipeline.spark",
         f"Spark failed: {condition}",
-        hint="check that the input can be read and the output be written; --spark-log FILE keeps its log",
+        hint=hint,
         condition=condition,
     )
 
