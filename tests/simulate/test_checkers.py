@@ -103,6 +103,15 @@ def test_what_was_promised_must_arrive() -> None:
     assert [found.message for found in check(log([*promised, sent, got, got]))] == ["ann got e1 twice"]
 
 
+def test_a_client_knows_what_its_broker_has_forgotten() -> None:
+    sent, crash = ("b1", "delivered", EVENT), ("b1", "fault", {"fault": "crash"})
+    assert check(log([ALLOWED, sent, crash, ALLOWED, sent])) == []
+    got = ("ann", "received", {"reader": "ann", "event": "e1"})
+    found = check(log([ALLOWED, sent, got, crash, ALLOWED, sent, got]))
+    assert [one.message for one in found] == ["ann got e1 twice"]
+    assert [one.message for one in check(log([ALLOWED, sent, ("b2", *crash[1:]), sent]))] == ["ann got e1 twice"]
+
+
 def test_a_process_answers_for_its_own_decisions_alone() -> None:
     assert [found.checker for found in check(log([ALLOWED, ("b2", "delivered", EVENT)]))] == ["only_allowed_deliveries"]
 

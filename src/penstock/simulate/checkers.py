@@ -97,16 +97,22 @@ def events_once(log: Log) -> Iterable[Violation]:
     """Every event reaches a reader at most once, and exactly once if that was promised.
 
     `delivered(reader, event)` when a broker sends it; `received(reader, event)` when the application has it, or
-    `applied(reader, event)`; `promised(reader, event)`.
+    `applied(reader, event)`; `promised(reader, event)`. A broker that has crashed (`fault`) does not know any more what
+    it has delivered: the client does.
     """
-    times: Counter[tuple[bool, str, str]] = Counter()
-    for entry, fields in _of(log, "delivered", "received", "applied"):
-        one = entry.kind == "delivered", fields["reader"], fields["event"]
+    times: Counter[tuple[str, str, str]] = Counter()
+    crashes: Counter[str] = Counter()
+    for entry, fields in _of(log, "delivered", "received", "applied", "fault"):
+        if entry.kind == "fault":
+            crashes[entry.process] += fields["fault"] == "crash"
+            continue
+        by = f"{entry.process} {crashes[entry.process]}" if entry.kind == "delivered" else ""
+        one = by, fields["reader"], fields["event"]
         times[one] += 1
         if times[one] == 2:
             yield Violation("events_once", entry.at, f"{one[1]} got {one[2]} twice")
     for entry, fields in _of(log, "promised"):
-        if not times[False, fields["reader"], fields["event"]]:
+        if not times["", fields["reader"], fields["event"]]:
             yield Violation("events_once", entry.at, f"{fields['reader']} never got {fields['event']}")
 
 

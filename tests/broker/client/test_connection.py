@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from tests.broker.node_kit import (
@@ -25,6 +26,7 @@ from penstock.broker.wire.link import Endpoint, Link, listen
 from penstock.broker.wire.protocol import Hello, Welcome, read_request, word_of
 from penstock.codec.wire import Wire, encode
 from penstock.errors import FailedError
+from penstock.model.events import Event
 from penstock.testing.server_process import free_port
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
@@ -77,6 +79,33 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
             await reader.close()
             await writer.close()
             await until(lambda: not len(node.clients))
+
+    run(main())
+
+
+def test_what_has_come_does_not_come_again_from_a_broker_that_restarted() -> None:
+    async def main() -> None:
+        port = free_port()
+        async with running(READ, WRITE, port=port) as node:
+            reader, writer = client_of(node, PDA), client_of(node, REPORTER)
+            await reader.__aenter__()
+            await writer.__aenter__()
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+            event = Event.of(feed.type, {"headline": "had"}, id="one", time=noon)
+            for _ in range(2):
+                # As its publisher likes.
+                await feed.publish(event)
+            assert await headlines(news, 2) == ["had", "had"]
+        await until(lambda: "down" in repr(reader) + repr(writer))
+        async with running(READ, WRITE, port=port) as node:
+            await until(lambda: node.held == 2)
+            # As if it had been under way in the network for so long.
+            await feed.publish(event)
+            await feed.publish(Event.of(feed.type, {"headline": "another one"}, id="one"))
+            assert await headlines(news, 1) == ["another one"]
+            await reader.close()
+            await writer.close()
 
     run(main())
 

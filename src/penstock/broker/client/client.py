@@ -8,8 +8,8 @@ With an event class (`penstock.event`) in the place of the type's name, `subscri
 `publish` takes them.
 
 A client keeps its requests and sends them again after a link was lost: it reconnects by itself. Events that were
-published in between are lost for it. A request that waited for its answer then
-fails (`client.interrupted`): it may have been carried out or not.
+published in between are lost for it; those that it had before do not come again. A request that waited for its answer
+then fails (`client.interrupted`): it may have been carried out or not.
 
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
 the client know, what was granted and which right was missing in `detail`. If a right is missing, the message says which
@@ -84,6 +84,8 @@ Taken: TypeAlias = Callable[[T], Awaitable[None] | None]
 #: events that go in one message, and that wait for who reads before the broker has to
 BLOCK: Final = 256
 _WAITING: Final = 16_384
+#: events that a subscription remembers, because they may come again after a reconnection
+_REMEMBERED: Final = 1_024
 _CLOSED: Final = "client.closed"
 _NONE: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
@@ -309,6 +311,9 @@ class Subscription(_Held, Generic[T]):
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
         self._rows: deque[Row] = deque()
+        #: the last rows that have arrived, and which ones had before the last reconnection
+        self._recent: deque[Row] = deque(maxlen=_REMEMBERED)
+        self._before: frozenset[tuple[Wire, Wire]] = frozenset()
         self._calling: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -323,6 +328,9 @@ class Subscription(_Held, Generic[T]):
         """Take events that have arrived; return an event to wait for if they are not read fast enough."""
         if not {len(self._names) + 2}.issuperset(map(len, rows)):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
+        if self._before:
+            rows = [row for row in rows if (row[0], row[1]) not in self._before]
+        self._recent.extend(rows)
         self._rows.extend(rows)
         if self._callback is not None and (self._calling is None or self._calling.done()):
             self._calling = in_background("calling back", self._call(self._callback))
@@ -332,6 +340,13 @@ class Subscription(_Held, Generic[T]):
         self._room.clear()
         self._full = True
         return self._room
+
+    def reconnected(self) -> None:
+        """Record that the broker may not know any more which events it has delivered.
+
+        After a restart it takes an event that was under way in the network for a new one.
+        """
+        self._before = frozenset((id_, time) for id_, time, *_ in self._recent)
 
     async def _call(self, callback: Taken[T]) -> None:
         """Call the callback with the events that have arrived, in a task of its own: it can send requests."""
@@ -628,6 +643,8 @@ class Client:
     def _again(self) -> Iterator[ActiveRequest]:
         if self._on_right is not None:
             yield protocol.WatchRightsMessage(self._connection.number()), lambda _refused: None
+        for subscription in self._subscriptions.values():
+            subscription.reconnected()
         everything: list[Feed[Any] | Subscription[Any]] = [*self._feeds.values(), *self._subscriptions.values()]
         for held in everything:
             # A request without an answer is sent again by whoever waits for it.
