@@ -20,7 +20,7 @@ SOAK_OPTIONS = {
     "brokers": {"size": 96},
     "revocation": {"size": 24, "seconds": 16},
     "brokers-on-fabric": {"size": 36, "seconds": 16},
-    "sealing": {"size": 20},
+    "sealing": {"size": 20, "replicas": 2},
     "components": {"size": 10, "seconds": 8},
     "decisions": {"size": 90},
     "roles": {"size": 340},

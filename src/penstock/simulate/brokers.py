@@ -62,7 +62,9 @@ READING: Final = TypeDefinition(
 NOTHING: Final[Mapping[str, Sequence[Certificate]]] = MappingProxyType({})
 #: seconds until a network that has just started must know all its brokers
 _COMPLETE: Final = 300.0
-#: seconds until a broker starts again that the fabric did not answer
+#: what a broker says if it did not start because the fabric, or the database of its keys, did not answer
+_AWAY: Final = ("fabric.unreachable", "store.failed")
+#: seconds until it starts again
 _PAUSE: Final = 1.0
 
 Links = Sequence[tuple[int, int]]
@@ -200,12 +202,12 @@ class BrokerNetwork:
                 await asyncio.sleep(0.05)
 
     async def restart(self, name: str) -> None:
-        """Start a broker, also one that has crashed; again if the fabric is away, as an operator does."""
+        """Start a broker, also after a crash; again if the fabric or the database is away, as an operator does."""
         while True:
             try:
                 await self.simulation.start(name, self._run(name))
             except FailedError as error:
-                if error.code != "fabric.unreachable":
+                if error.code not in _AWAY:
                     raise
                 self.simulation.note(name, "started again", how=error.code)
                 await asyncio.sleep(_PAUSE)

@@ -84,7 +84,7 @@ class BrokersWorld:
         "publish": ("PUBLISHER", "EVENT"),
         **dict.fromkeys(("subscribe", "unsubscribe", "grant", "revoke"), ("READER",)),
     }
-    option_names = ()
+    option_names: tuple[str, ...] = ()
     processes = (*BROKERS, *HOMES)
     seconds = 40.0
     #: the steps, and how often each is drawn
@@ -215,13 +215,16 @@ class BrokersWorld:
     def _grant(self, reader: str) -> None:
         if reader in self._rights:
             return
-        # Each certificate has another id: one that was revoked stays so.
-        self._issued += 1
-        begins = datetime.fromtimestamp(START, UTC) - timedelta(days=1, seconds=self._issued)
-        valid = Validity.between(begins)
-        self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=valid, part=self._parts.get(reader))
+        self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=self._valid(), part=self._parts.get(reader))
         self._simulation.note("owner", "granted", reader=reader, topic=_TOPIC)
         self._changes.put_nowait((publish(right), ""))
+
+    def _valid(self, ends: float | None = None) -> Validity:
+        """Return the validity of another certificate, which has another id: one that was revoked stays so."""
+        self._issued += 1
+        start = datetime.fromtimestamp(START, UTC)
+        until = None if ends is None else start + timedelta(seconds=ends)
+        return Validity.between(start - timedelta(days=1, seconds=self._issued), until)
 
     def _revoke(self, reader: str) -> None:
         right = self._rights.pop(reader, None)
@@ -297,6 +300,7 @@ class BrokersWorld:
         with suppress(TimeoutError):
             await self._network.until(self._whole, _SETTLES)
         await asyncio.sleep(_ARRIVES)
+        self._before_last()
         for name in PUBLISHERS:
             self._simulation.start(name, self._publish(name, f"last of {name}"))
             for reader in self._promised():
@@ -311,6 +315,9 @@ class BrokersWorld:
             note(name, "holds", of="policy", changes=changes)
             note(name, "replica", of="policy", state=f"{_digest(published)} without {_digest(state.revoked)}")
             note(name, "replica", of="brokers", state=_digest(str(one) for one in node.brokers()))
+
+    def _before_last(self) -> None:
+        """Look at the brokers when all is whole again: for worlds that note more."""
 
     def _is_in_time(self, name: str) -> bool:
         """Return whether a broker believes its clock: one that was started while it was ahead takes a minute."""

@@ -11,6 +11,24 @@ from penstock.store.ledgers.memory import MemoryRecords
 STORE = "store"
 
 
+class StoreLink:
+    """The connection of a process to the database."""
+
+    def __init__(self, simulation: Simulation, process: str) -> None:
+        self._simulation = simulation
+        self._process = process
+        self._random = simulation.random(f"store/{process}")
+
+    def reach(self) -> None:
+        """Raise `FailedError` (`store.failed`) if the database cannot be reached, or a message is lost."""
+        network = self._simulation.network
+        network.record(self._process, STORE, b"")
+        lost = network.between(self._process, STORE).loss
+        away = not self._simulation.runs(STORE) or self._simulation.process(STORE).paused
+        if away or not network.reaches(self._process, STORE) or (lost and self._random.random() < lost):
+            raise FailedError("store.failed", "the store does not answer")
+
+
 class SimulatedRecords(MemoryRecords):
     """The connection of a process to the records of the database (`penstock.store.ledgers.ledgers.RecordStore`).
 
@@ -23,18 +41,7 @@ class SimulatedRecords(MemoryRecords):
         super().__init__()
         self._meanwhile = meanwhile
         self._records = records
-        self._simulation = simulation
-        self._process = process
-        self._random = simulation.random(f"store/{process}")
-
-    def _reach(self) -> None:
-        """Raise `FailedError` (`store.failed`) if the database cannot be reached, or a message is lost."""
-        network = self._simulation.network
-        network.record(self._process, STORE, b"")
-        lost = network.between(self._process, STORE).loss
-        away = not self._simulation.runs(STORE) or self._simulation.process(STORE).paused
-        if away or not network.reaches(self._process, STORE) or (lost and self._random.random() < lost):
-            raise FailedError("store.failed", "the store does not answer")
+        self._reach = StoreLink(simulation, process).reach
 
     def heads(self) -> Mapping[str, LedgerHead]:
         """Return all heads."""

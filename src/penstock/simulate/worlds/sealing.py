@@ -1,13 +1,15 @@
-"""A world of sealed events: brokers of which one manages keys, and others may read and may not.
+"""A world of sealed events: brokers of which one or two manage keys, and others may read and may not.
 
 Brokers and clients are those of `brokers`. `b0` manages the keys; `b0` and `b2` can publish. The owner grants `b1`,
-`b3` and `b4` the right to read, and revokes it. The manager's log is on the disk of `b0`.
+`b3` and `b4` the right to read, and revokes it. The manager's log is on the disk of `b0`. With option `replicas = 2`
+also `b2` manages keys, and the log is in the database `store`.
 
 Steps:
 
 - `publish PUBLISHER EVENT`
 - `admit BROKER` and `expel BROKER`: the owner changes the broker's right.
-- `rotate`: the manager begins new epochs.
+- `lend BROKER SECONDS`: the owner gives the broker, if it has no right, one that ends by its date.
+- `rotate MANAGER`: the manager begins new epochs.
 """
 
 import asyncio
@@ -30,23 +32,39 @@ from penstock.model.types import EventType, Sealing
 from penstock.simulate.brokers import READING, BrokerNetwork, grant, key_of
 from penstock.simulate.disk import SimulatedDisk
 from penstock.simulate.scenario import SimulationStep
-from penstock.simulate.worlds.brokers import HOMES, LINKS, PUBLISHERS, BrokersWorld
+from penstock.simulate.simulation import Simulation
+from penstock.simulate.worlds.brokers import BROKERS, HOMES, LINKS, PUBLISHERS, BrokersWorld
+from penstock.simulate.worlds.records import STORE, StoreLink
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyRecord
+from penstock.trust.policy_state import publish
 
-_MANAGER: Final = "b0"
+#: the brokers that can publish, of which the first one or both manage keys
 _WRITERS: Final = ("b0", "b2")
 _MEMBERS: Final = ("b1", "b3", "b4")
 #: seconds in which a manager that knows of a revocation has begun an epoch without the broker
 _EVICTS: Final = 2.0
 _KEK: Final = Secret(bytes(range(32)))
+#: seconds that a message to the database of replicas takes
+_AWAY: Final = 0.001
+#: for how many seconds a right is lent at least and at most
+_LENT: Final = (2, 12)
 
 
 class DiskLog:
-    """The log of a key manager on a simulated disk, with all records that it has ever had."""
+    """The log of key managers on a simulated disk, with all records that it has ever had.
 
-    def __init__(self, disk: SimulatedDisk) -> None:
+    `link` connects a manager to it if the log is in a database.
+    """
+
+    def __init__(self, disk: SimulatedDisk, link: StoreLink | None = None) -> None:
         self._disk = disk
+        self._link = link
+
+    async def _reach(self) -> None:
+        if self._link is not None:
+            await asyncio.sleep(_AWAY)
+            self._link.reach()
 
     @property
     def every(self) -> list[bytes]:
@@ -57,19 +75,24 @@ class DiskLog:
         return [one for one in records if isinstance(one, bytes)] if isinstance(records, tuple) else []
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record, or return False. Raises `FailedError` (`file.unwritable`)."""
+        """Write a record, or return False. Raises `FailedError` (`file.unwritable`), and as the link does."""
+        await self._reach()
         before = self.every
-        if number != len(before):
-            return False
-        try:
-            self._disk.replace("keys.log", canonical((*before, record)))
-        except OSError as error:
-            raise FailedError("file.unwritable", f"the log cannot be written: {error.strerror}") from error
-        return True
+        follows = number == len(before)
+        if follows:
+            try:
+                self._disk.replace("keys.log", canonical((*before, record)))
+            except OSError as error:
+                raise FailedError("file.unwritable", f"the log cannot be written: {error.strerror}") from error
+        await self._reach()
+        return follows
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a position on."""
-        return self.every[number:]
+        """Return the records from a position on. Raises as the link does."""
+        await self._reach()
+        found = self.every[number:]
+        await self._reach()
+        return found
 
     async def forget(self, number: int) -> None:
         """Keep all of them: the world looks at them in the end."""
@@ -128,17 +151,25 @@ class SealingWorld(BrokersWorld):
         "publish": ("PUBLISHER", "EVENT"),
         "admit": ("BROKER",),
         "expel": ("BROKER",),
+        "lend": ("BROKER", "SECONDS"),
         "rotate": ("MANAGER",),
     }
-    _shares: Mapping[str, int] = {"publish": 8, "admit": 1, "expel": 1, "rotate": 1}
+    option_names = ("replicas",)
+    _shares: Mapping[str, int] = {"publish": 8, "admit": 1, "expel": 2, "lend": 1, "rotate": 1}
 
     def __init__(self, options: Mapping[str, int]) -> None:
         super().__init__(options)
+        self._managers = _WRITERS[: options.get("replicas", 1)]
+        if len(self._managers) > 1:
+            self.processes = (*BrokersWorld.processes, STORE)
+            self.fault_targets = {"disk-full": (*BROKERS, STORE)}
         #: the epoch of each group in which a block was sealed, and who has opened which
         self.sealed: dict[tuple[str, bytes], int] = {}
         self.opened: dict[tuple[str, str, bytes], None] = {}
         #: which broker may open blocks of a group from an epoch on (`joined`), or may not (`left`)
         self._members: list[tuple[str, str, str, int]] = []
+        #: the brokers whose right ends by its date
+        self._lent: set[str] = set()
         #: how many evictions of a broker from a group are known
         self._evictions: dict[tuple[str, str], int] = {}
 
@@ -147,9 +178,15 @@ class SealingWorld(BrokersWorld):
         found: list[SimulationStep] = []
         for number in range(size):
             (kind,) = random.choices([*self._shares], [*self._shares.values()])
-            arguments: tuple[str, ...] = (random.choice(_MEMBERS),)
-            if kind in ("publish", "rotate"):
-                arguments = (random.choice(PUBLISHERS), f"e{number}") if kind == "publish" else (_MANAGER,)
+            match kind:
+                case "publish":
+                    arguments: tuple[str, ...] = (random.choice(PUBLISHERS), f"e{number}")
+                case "rotate":
+                    arguments = (random.choice(self._managers),)
+                case "lend":
+                    arguments = (random.choice(_MEMBERS), str(random.randint(*_LENT)))
+                case _:
+                    arguments = (random.choice(_MEMBERS),)
             found.append(SimulationStep(round(random.uniform(0, within), 3), kind, arguments))
         return (*sorted(found, key=lambda step: step.at),)
 
@@ -160,17 +197,38 @@ class SealingWorld(BrokersWorld):
             clients=HOMES,
             definition=replace(READING, sealing=Sealing.ATTRIBUTE),
             rights={
-                name: [grant(name, Right.PUBLISH), *([grant(name, Right.KEYS)] if name == _MANAGER else [])]
+                name: [grant(name, Right.PUBLISH), *([grant(name, Right.KEYS)] if name in self._managers else [])]
                 for name in _WRITERS
             },
-            managing=lambda name: Managing(self._log, _KEK) if name == _MANAGER else None,
+            managing=self._managing,
         )
         network.world = self
         return network
 
+    def _managing(self, broker: str) -> Managing | None:
+        if broker not in self._managers:
+            return None
+        others = frozenset(key_of(other).principal for other in self._managers if other != broker)
+        link = StoreLink(self._simulation, broker) if others else None
+        return Managing(DiskLog(self._log_disk, link), _KEK, others)
+
     @property
-    def _log(self) -> DiskLog:
-        return DiskLog(self._simulation.disk(_MANAGER))
+    def _log_disk(self) -> SimulatedDisk:
+        return self._simulation.disk(STORE if len(self._managers) > 1 else self._managers[0])
+
+    async def start(self, simulation: Simulation) -> None:
+        """Start the database of replicas, and everything else."""
+        self._simulation = simulation
+        if STORE in self.processes:
+            await self.restart(STORE)
+        await super().start(simulation)
+
+    async def restart(self, process: str) -> None:
+        """Start a process, also one that has crashed."""
+        if process == STORE:
+            self._simulation.start(STORE, asyncio.sleep(0))
+        else:
+            await super().restart(process)
 
     def _first(self) -> None:
         super()._first()
@@ -184,37 +242,60 @@ class SealingWorld(BrokersWorld):
                 self._grant(step.arguments[0])
             case "expel":
                 self._revoke(step.arguments[0])
+            case "lend":
+                self._lend(step.arguments[0], int(step.arguments[1]))
             case "rotate":
-                if self._simulation.runs(_MANAGER):
-                    self._simulation.start(_MANAGER, self._rotate())
+                if self._simulation.runs(step.arguments[0]):
+                    self._simulation.start(step.arguments[0], self._rotate(step.arguments[0]))
             case _:
                 await super().perform(step)
 
-    async def _rotate(self) -> None:
+    async def _rotate(self, manager: str) -> None:
         with suppress(PenstockError):
-            for group in self._network.nodes[_MANAGER].keys.managed():
-                self._network.nodes[_MANAGER].keys.rotate(group)
+            for group in self._network.nodes[manager].keys.managed():
+                self._network.nodes[manager].keys.rotate(group)
 
     def _grant(self, reader: str) -> None:
         if reader not in self._rights:
             super()._grant(reader)
-            # Who was evicted does not come back to an epoch that has begun without it.
-            for scope, (last, evicted) in self._epochs(reader).items():
-                self._leave(reader, scope, evicted)
-                self._members.append(("joined", reader, scope, last + 1 if evicted else last))
+            self._join(reader)
+
+    def _join(self, broker: str) -> None:
+        """Note that a broker may open what is sealed from now on."""
+        # Who was evicted does not come back to an epoch that has begun without it.
+        for scope, (last, evicted) in self._epochs(broker).items():
+            self._leave(broker, scope, evicted)
+            self._members.append(("joined", broker, scope, last + 1 if evicted and evicted[-1] else last))
 
     def _revoke(self, reader: str) -> None:
         if reader in self._rights:
-            # What an earlier order has led to says nothing about this one.
-            for scope, (_, evicted) in self._epochs(reader).items():
-                self._evictions[reader, scope] = len(evicted)
+            self._end(reader)
         super()._revoke(reader)
+
+    def _end(self, broker: str) -> None:
+        """Remember that what an earlier order has led to says nothing about the end of this right."""
+        for scope, (_, evicted) in self._epochs(broker).items():
+            self._evictions[broker, scope] = len(evicted)
+
+    def _lend(self, broker: str, seconds: int) -> None:
+        if broker not in self._rights and broker not in self._lent:
+            ends = self._simulation.time + seconds
+            self._changes.put_nowait((publish(grant(broker, Right.SUBSCRIBE, valid=self._valid(ends))), ""))
+            self._join(broker)
+            self._lent.add(broker)
+            self._simulation.start("lent", self._take_back(broker, ends))
+
+    async def _take_back(self, broker: str, ends: float) -> None:
+        await asyncio.sleep(ends - self._simulation.time)
+        self._lent.discard(broker)
+        if broker not in self._rights:
+            self._end(broker)
 
     async def _watch(self, reader: str, number: int) -> None:
         """Note also that a broker gets the keys of no later epoch, when the manager had time to begin one."""
         await super()._watch(reader, number)
         await asyncio.sleep(_EVICTS)
-        if reader not in self._rights:
+        if reader not in self._rights and reader not in self._lent:
             for scope, (last, evicted) in self._epochs(reader).items():
                 if not self._leave(reader, scope, evicted):
                     self._members.append(("left", reader, scope, last + 1))
@@ -222,32 +303,49 @@ class SealingWorld(BrokersWorld):
     def _leave(self, broker: str, scope: str, evicted: Sequence[int]) -> bool:
         """Note the epochs that have begun without a broker since the last time; return whether there is one."""
         known = self._evictions.setdefault((broker, scope), 0)
-        self._members += [("left", broker, scope, epoch) for epoch in evicted[known:]]
+        begun = [("left", broker, scope, epoch) for epoch in evicted[known:] if epoch]
+        self._members += begun
         self._evictions[broker, scope] = len(evicted)
-        return len(evicted) > known
+        return bool(begun)
 
     def _epochs(self, broker: str) -> dict[str, tuple[int, list[int]]]:
-        """Return the last epoch of each group, and the epochs that have begun with the eviction of a broker."""
+        """Return the last epoch of each group, and the epochs that have begun with the eviction of a broker.
+
+        0 stands for an eviction after which it was admitted again: one that came late, when it had another right.
+        """
         found: dict[str, tuple[int, list[int]]] = {scope: (0, []) for scope in _all_scopes()}
-        for data in self._log.every if broker in _MEMBERS else ():
+        for data in DiskLog(self._log_disk).every if broker in _MEMBERS else ():
             record = read_record(open_record(_KEK, data)).value
             if isinstance(record, KeyRecord):
                 _, evicted = found.setdefault(record.word.group.scope, (0, []))
                 if key_of(broker).principal in record.evicted:
                     evicted.append(record.word.epoch)
+                if any(key_of(broker).principal == who for who, _ in record.admitted):
+                    evicted = [0] * len(evicted)
                 found[record.word.group.scope] = record.word.epoch, evicted
         return found
+
+    def _before_last(self) -> None:
+        """Note that who has no right when all is whole again opens nothing of the present epoch any more."""
+        for broker in _MEMBERS:
+            if broker not in self._rights:
+                for scope, (last, evicted) in self._epochs(broker).items():
+                    self._leave(broker, scope, evicted)
+                    self._members.append(("left", broker, scope, last))
+
+    def _whole(self) -> bool:
+        return super()._whole() and not self._lent
 
     async def settle(self) -> None:
         """Wait until everything is whole again, and note who was a member when, and who has opened what."""
         await super().settle()
-        note = self._simulation.note
+        note, manager = self._simulation.note, self._managers[0]
         writers = [("joined", broker, scope, 0) for broker in _WRITERS for scope in _all_scopes()]
         for kind, member, group, epoch in (*writers, *self._members):
-            note(_MANAGER, kind, member=member, group=group, epoch=epoch)
+            note(manager, kind, member=member, group=group, epoch=epoch)
         blocks = {data: f"block {number}" for number, (_, data) in enumerate(self.sealed)}
         for (scope, data), epoch in self.sealed.items():
-            note(_MANAGER, "sealed", group=scope, block=blocks[data], epoch=epoch)
+            note(manager, "sealed", group=scope, block=blocks[data], epoch=epoch)
         for member, scope, data in self.opened:
             note(member, "opened", member=member, group=scope, block=blocks[data])
 
