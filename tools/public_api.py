@@ -14,7 +14,7 @@ MADE = ("Client", "Feed", "LocalNetwork", "Subscription")
 #: forms of values on the way, and what the parts of a client need of each other
 INTERNAL = (
     *("to_sexp", "to_sexps", "for_arrivals", "for_rows"),
-    *("drop", "end", "post_rows", "publish_rows", "request", "send", "send_rows", "take"),
+    *("drop", "end", "post_rows", "publish_rows", "reconnected", "request", "send", "send_rows", "take"),
 )
 
 
