@@ -110,6 +110,9 @@ def test_a_client_knows_what_its_broker_has_forgotten() -> None:
     found = check(log([ALLOWED, sent, got, crash, ALLOWED, sent, got]))
     assert [one.message for one in found] == ["ann got e1 twice"]
     assert [one.message for one in check(log([ALLOWED, sent, ("b2", *crash[1:]), sent]))] == ["ann got e1 twice"]
+    # Another subscription may have what another one had.
+    again = ("ann", "subscribed", {"reader": "ann"})
+    assert check(log([ALLOWED, sent, got, crash, ALLOWED, again, sent, got])) == []
 
 
 def test_a_process_answers_for_its_own_decisions_alone() -> None:

@@ -20,7 +20,8 @@ SOAK_OPTIONS = {
     "brokers": {"size": 96},
     "revocation": {"size": 24, "seconds": 16},
     "brokers-on-fabric": {"size": 36, "seconds": 16},
-    "sealing": {"size": 20, "replicas": 2},
+    "sealing": {"size": 20},
+    "sealing-replicas": {"size": 20},
     "components": {"size": 10, "seconds": 8},
     "decisions": {"size": 90},
     "roles": {"size": 340},
@@ -32,13 +33,21 @@ SOAK_NOTES = {
     "revocation": ("decided", "delivered", "received", "promised", "acknowledged", "granted", "revoked"),
     "brokers-on-fabric": ("decided", "delivered", "received", "promised", "acknowledged", "granted", "revoked"),
     "sealing": ("joined", "left", "sealed", "opened", "delivered", "received", "promised", "revoked"),
+    "sealing-replicas": ("joined", "left", "sealed", "opened", "delivered", "received", "promised", "revoked"),
     "components": ("asked", "ended", "answered", "decision", "joining", "join-ended", "acknowledged", "policy-ended"),
     "decisions": ("asked", "ended", "answered", "recycled", "policy", "policy-ended"),
     "roles": ("condition", "role", "revocation", "statement", "statement-ended", "access", "acknowledged"),
     "rule-book": ("acknowledged", "applied", "holds", "replica"),
 }
 #: seeds that share one start of their world, where starting takes long
-SOAK_SHARING = {"brokers": 50, "revocation": 50, "brokers-on-fabric": 50, "sealing": 50, "components": 50}
+SOAK_SHARING = {
+    "brokers": 50,
+    "revocation": 50,
+    "brokers-on-fabric": 50,
+    "sealing": 50,
+    "sealing-replicas": 50,
+    "components": 50,
+}
 
 
 @pytest.mark.parametrize("world", WORLDS)

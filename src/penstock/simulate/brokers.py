@@ -211,6 +211,9 @@ class BrokerNetwork:
                     raise
                 self.simulation.note(name, "started again", how=error.code)
                 await asyncio.sleep(_PAUSE)
+                if not self.simulation.runs(name):
+                    # It has crashed meanwhile, and is started again when that is over.
+                    return
             else:
                 return
 

@@ -97,22 +97,26 @@ def events_once(log: Log) -> Iterable[Violation]:
     """Every event reaches a reader at most once, and exactly once if that was promised.
 
     `delivered(reader, event)` when a broker sends it; `received(reader, event)` when the application has it, or
-    `applied(reader, event)`; `promised(reader, event)`. A broker that has crashed (`fault`) does not know any more what
-    it has delivered: the client does.
+    `applied(reader, event)`; `subscribed(reader)` when the application subscribes; `promised(reader, event)`. A broker
+    that has crashed (`fault`) does not know any more what it has delivered: the client does.
     """
     times: Counter[tuple[str, str, str]] = Counter()
-    crashes: Counter[str] = Counter()
-    for entry, fields in _of(log, "delivered", "received", "applied", "fault"):
-        if entry.kind == "fault":
-            crashes[entry.process] += fields["fault"] == "crash"
+    received: set[tuple[str, str]] = set()
+    for entry, fields in _of(log, "delivered", "received", "applied", "subscribed", "fault"):
+        if entry.kind in ("subscribed", "fault"):
+            crashed = entry.process if fields.get("fault") == "crash" else None
+            for by, reader, event in [*times]:
+                if by == crashed or (not by and reader == fields.get("reader")):
+                    del times[by, reader, event]
             continue
-        by = f"{entry.process} {crashes[entry.process]}" if entry.kind == "delivered" else ""
-        one = by, fields["reader"], fields["event"]
+        one = entry.process if entry.kind == "delivered" else "", fields["reader"], fields["event"]
         times[one] += 1
         if times[one] == 2:
             yield Violation("events_once", entry.at, f"{one[1]} got {one[2]} twice")
+        if not one[0]:
+            received.add(one[1:])
     for entry, fields in _of(log, "promised"):
-        if not times["", fields["reader"], fields["event"]]:
+        if (fields["reader"], fields["event"]) not in received:
             yield Violation("events_once", entry.at, f"{fields['reader']} never got {fields['event']}")
 
 

@@ -102,7 +102,7 @@ def test_what_has_come_does_not_come_again_from_a_broker_that_restarted() -> Non
             await until(lambda: node.held == 2)
             # As if it had been under way in the network for so long.
             await feed.publish(event)
-            await feed.publish(Event.of(feed.type, {"headline": "another one"}, id="one"))
+            await feed.publish(Event.of(feed.type, {"headline": "another one"}, id="one", time=noon))
             assert await headlines(news, 1) == ["another one"]
             await reader.close()
             await writer.close()

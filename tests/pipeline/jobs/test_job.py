@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import publish
 from tests.pipeline.jobs_plant import (
@@ -403,12 +403,16 @@ def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant)
     assert totals(spark, plant.path("ingested")) == {"read": 9, "events": 8, "quarantined": 1}
 
 
+LATE = "[STREAM_FAILED] Query terminated: Python worker failed to connect back."
+
+
 @dataclass
 class LateQuery:
     """A query that ended because Python started too late, if `late`, and has made progress before, if it `ran`."""
 
     late: bool
     ran: bool = False
+    words: str = LATE
 
     @property
     def lastProgress(self) -> dict[str, object] | None:  # noqa: N802  # Spark's name
@@ -416,33 +420,52 @@ class LateQuery:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802  # Spark's name
         if self.late:
-            raise StreamingQueryException("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
+            raise StreamingQueryException(self.words)
         return timeout is None or timeout > 1
 
 
 class LateWriter:
-    """What begins such queries, one after the other."""
+    """What begins such queries, one after the other, or fails to."""
 
-    def __init__(self, *queries: LateQuery) -> None:
+    def __init__(self, *queries: LateQuery | PySparkException) -> None:
         self.queries = iter(queries)
 
     def start(self) -> LateQuery:
-        return next(self.queries)
+        query = next(self.queries)
+        if isinstance(query, PySparkException):
+            raise query
+        return query
 
 
-def running(*queries: LateQuery) -> RunningStream:
+def running(*queries: LateQuery | PySparkException) -> RunningStream:
     return RunningStream(cast("Any", LateWriter(*queries)))
 
 
 def test_a_query_whose_python_started_too_late_is_started_again() -> None:
-    late, ran = LateQuery(late=True), LateQuery(late=True, ran=True)
-    assert running(*[late] * 10, LateQuery(late=False)).wait()
-    assert not running(late, LateQuery(late=False)).wait(1)
+    late, ran, good = LateQuery(late=True), LateQuery(late=True, ran=True), LateQuery(late=False)
+    assert running(*[late] * 5, good).wait()
+    assert not running(late, good).wait(1)
     # Only failures in a row count.
-    assert running(*[late] * 10, ran, *[late] * 9, LateQuery(late=False)).wait(2)
-    with pytest.raises(FailedError, match="late-worker") as failed:
-        running(*[late] * 11).wait()
-    assert "ten seconds" in str(failed.value.hint)
+    assert running(*[late] * 5, ran, *[late] * 4, good).wait(2)
+    # Through Spark Connect it fails as it starts.
+    error = AnalysisException(LATE)
+    assert running(error, late, error, error, late, good).wait()
+    for queries in ([late] * 6, [late, *[error] * 5]):
+        with pytest.raises(FailedError, match="late-worker") as failed:
+            running(*queries).wait()
+        assert "ten seconds" in str(failed.value.hint)
+
+
+def test_a_query_that_fails_otherwise_is_not_started_again() -> None:
+    broken = running(LateQuery(late=True, words="Job aborted"))
+    with pytest.raises(FailedError, match="Spark failed"):
+        broken.wait()
+    with pytest.raises(AnalysisException):
+        running(AnalysisException("Job aborted"))
+    failing = running(LateQuery(late=True))
+    failing.problems.append(FailedError("test.own", "the job's own"))
+    with pytest.raises(FailedError, match="the job's own"):
+        failing.wait()
 
 
 def test_a_stream_of_one_file_is_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ With an event class (`penstock.event`) in the place of the type's name, `subscri
 `publish` takes them.
 
 A client keeps its requests and sends them again after a link was lost: it reconnects by itself. Events that were
-published in between are lost for it; those that it had before do not come again. A request that waited for its answer
-then fails (`client.interrupted`): it may have been carried out or not.
+published in between are lost for it. The last events that a subscription had before do not come again. A request that
+waited for its answer then fails (`client.interrupted`): it may have been carried out or not.
 
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
 the client know, what was granted and which right was missing in `detail`. If a right is missing, the message says which
@@ -286,6 +286,15 @@ class Feed(_Held, Generic[T]):
         return [written, self._clock() if time is None else in_utc(time), *self._values(values)]
 
 
+def _hash(row: Row) -> int:
+    """Return a hash of an event: its id, its time and what is seen of it."""
+    try:
+        return hash(tuple(row))
+    except TypeError:
+        # A value that no event has, which is refused when it is read.
+        return hash(row[0])
+
+
 class Subscription(_Held, Generic[T]):
     """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source.
 
@@ -311,9 +320,9 @@ class Subscription(_Held, Generic[T]):
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
         self._rows: deque[Row] = deque()
-        #: the last rows that have arrived, and which ones had before the last reconnection
-        self._recent: deque[Row] = deque(maxlen=_REMEMBERED)
-        self._before: frozenset[tuple[Wire, Wire]] = frozenset()
+        #: hashes of the last rows that have arrived, and of those that had before the last reconnection
+        self._recent: deque[int] = deque(maxlen=_REMEMBERED)
+        self._before: frozenset[int] = frozenset()
         self._calling: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -328,9 +337,10 @@ class Subscription(_Held, Generic[T]):
         """Take events that have arrived; return an event to wait for if they are not read fast enough."""
         if not {len(self._names) + 2}.issuperset(map(len, rows)):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
+        hashes = [_hash(row) for row in rows]
         if self._before:
-            rows = [row for row in rows if (row[0], row[1]) not in self._before]
-        self._recent.extend(rows)
+            rows = [row for row, known in zip(rows, hashes, strict=True) if known not in self._before]
+        self._recent.extend(hashes)
         self._rows.extend(rows)
         if self._callback is not None and (self._calling is None or self._calling.done()):
             self._calling = in_background("calling back", self._call(self._callback))
@@ -346,7 +356,7 @@ class Subscription(_Held, Generic[T]):
 
         After a restart it takes an event that was under way in the network for a new one.
         """
-        self._before = frozenset((id_, time) for id_, time, *_ in self._recent)
+        self._before = frozenset(self._recent)
 
     async def _call(self, callback: Taken[T]) -> None:
         """Call the callback with the events that have arrived, in a task of its own: it can send requests."""

@@ -106,15 +106,17 @@ class TableJob(Job, Protocol):
         """Return the main rows of a batch as they are stored in the output; `said` is its description."""
 
 
-#: how Spark ends a query whose Python worker did not start within the ten seconds that Spark gives it
-_LATE_WORKER: Final = "Python worker failed to connect back"
+#: what Spark says if a Python worker did not start within the ten seconds that Spark gives it, also if it cannot start
+_LATE: Final = "Python worker failed to connect back"
+#: the condition of the error that we raise for it
+_LATE_CONDITION: Final = "late-worker"
 #: how often a query is started again in a row: on a machine with other work to do the next worker may be in time
-_RESTARTS: Final = 10
+_RESTARTS: Final = 5
 
 
 @dataclass(slots=True)
 class RunningStream:
-    """A stream that runs."""
+    """A stream that runs. It is started again if it ends because Python started too late, and goes on where it was."""
 
     writer: DataStreamWriter
     problems: list[PenstockError] = field(default_factory=list)
@@ -122,12 +124,25 @@ class RunningStream:
     _restarts: int = 0
 
     def __post_init__(self) -> None:
-        self.query = self.writer.start()
+        self._start()
+
+    def _start(self) -> None:
+        while True:
+            try:
+                self.query = self.writer.start()
+            except PySparkException as error:
+                # Through Spark Connect a worker starts already here.
+                if not self._may_start_again(error):
+                    raise
+            else:
+                return
+
+    def _may_start_again(self, error: PySparkException) -> bool:
+        self._restarts += 1
+        return _LATE in str(error) and self._restarts <= _RESTARTS
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end, and return whether it was reached.
-
-        A query that ends because Python started too late is started again, and goes on where it was.
 
         Raises what the job raised, and `FailedError` (`pipeline.spark`).
         """
@@ -140,18 +155,13 @@ class RunningStream:
                 except PySparkException as error:
                     if self.problems:
                         raise self.problems[0] from None
-                    if not self._begins_again(error):
+                    if _LATE in str(error) and self.query.lastProgress:
+                        self._restarts = 0
+                    if not self._may_start_again(error):
                         raise
+                    self._start()
                 else:
                     return True
-
-    def _begins_again(self, error: PySparkException) -> bool:
-        self._restarts = 0 if self.query.lastProgress else self._restarts
-        if _LATE_WORKER not in str(error) or self._restarts == _RESTARTS:
-            return False
-        self._restarts += 1
-        self.query = self.writer.start()
-        return True
 
     def stop(self) -> None:
         """Stop; the batch that is being written is written again by the next run."""
@@ -284,7 +294,7 @@ def spark_errors() -> Iterator[None]:
             ) from error
         if (raised := raised_by_task(error)) is not None:
             raise raised from error
-        condition = "late-worker" if _LATE_WORKER in str(error) else error.getCondition() or "unknown"
+        condition = _LATE_CONDITION if _LATE in str(error) else error.getCondition() or "unknown"
         raise store_error(str(error)) or _spark_error(condition) from error
     except Py4JJavaError as error:
         # Only the kind of the exception is shown: its words can contain anything.
@@ -298,8 +308,8 @@ _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 
 def _spark_error(condition: str) -> FailedError:
     hint = "check that the input can be read and the output be written; --spark-log FILE keeps its log"
-    if condition == "late-worker":
-        hint = "Python did not start within ten seconds: run the job again when the machine has less other work"
+    if condition == _LATE_CONDITION:
+        hint = "Python did not start in ten seconds: check PYSPARK_PYTHON, or try again when the machine is less busy"
     return FailedError(
         "pipeline.spark",
         f"Spark failed: {condition}",

@@ -17,13 +17,13 @@ from penstock.simulate.worlds.components import ComponentsWorld
 from penstock.simulate.worlds.decisions import DecisionsWorld
 from penstock.simulate.worlds.roles import RolesWorld
 from penstock.simulate.worlds.rule_book import RuleBookWorld
-from penstock.simulate.worlds.sealing import SealingWorld
+from penstock.simulate.worlds.sealing import ReplicasWorld, SealingWorld
 from penstock.simulate.worlds.world import SimulationWorld
 
 WORLDS: Final[Mapping[str, Callable[[Mapping[str, int]], SimulationWorld]]] = {
     world.name: world
     for world in (
-        *(BrokersWorld, RevocationWorld, FabricBrokersWorld, SealingWorld),
+        *(BrokersWorld, RevocationWorld, FabricBrokersWorld, SealingWorld, ReplicasWorld),
         *(ComponentsWorld, DecisionsWorld, RolesWorld, RuleBookWorld),
     )
 }

@@ -50,9 +50,8 @@ _STAMPERS: Final = ("b0", "b3")
 _STAMPS: Final = StampSettings(period=timedelta(seconds=3), every=timedelta(seconds=1))
 #: seconds between two attempts of a client
 _AGAIN: Final = 0.5
-#: seconds in which everything must be whole again when faults have stopped, and for the last events to arrive
+#: seconds in which everything must be whole again when faults have stopped
 _SETTLES: Final = 240.0
-_ARRIVES: Final = 5.0
 #: by how much a broker's time may be ahead of a clock that it believes
 _STEP: Final = timedelta(seconds=2)
 
@@ -84,9 +83,11 @@ class BrokersWorld:
         "publish": ("PUBLISHER", "EVENT"),
         **dict.fromkeys(("subscribe", "unsubscribe", "grant", "revoke"), ("READER",)),
     }
-    option_names: tuple[str, ...] = ()
+    option_names = ()
     processes = (*BROKERS, *HOMES)
     seconds = 40.0
+    #: seconds for what is under way when all is whole again, and for the last events
+    _arrives = 5.0
     #: the steps, and how often each is drawn
     _shares: Mapping[str, int] = {"publish": 8, "subscribe": 1, "unsubscribe": 1}
     #: what readers may see that may not see everything
@@ -197,6 +198,7 @@ class BrokersWorld:
             try:
                 if name in self._reading and subscription is None:
                     self._subscriptions[name] = await client.subscribe(READING.name)
+                    self._simulation.note(name, "subscribed", reader=name)
                 elif name not in self._reading and subscription is not None:
                     await subscription.unsubscribe()
                     del self._subscriptions[name]
@@ -299,13 +301,13 @@ class BrokersWorld:
         """Wait until all brokers know each other and the owner's policy, and let the last events arrive."""
         with suppress(TimeoutError):
             await self._network.until(self._whole, _SETTLES)
-        await asyncio.sleep(_ARRIVES)
+        await asyncio.sleep(self._arrives)
         self._before_last()
         for name in PUBLISHERS:
             self._simulation.start(name, self._publish(name, f"last of {name}"))
             for reader in self._promised():
                 self._simulation.note("owner", "promised", reader=reader, event=f"last of {name}")
-        await asyncio.sleep(_ARRIVES)
+        await asyncio.sleep(self._arrives)
         note = self._simulation.note
         for name, node in self._network.nodes.items():
             state = node.policies._keeper.state(OWNER.principal)  # noqa: SLF001  # the whole state

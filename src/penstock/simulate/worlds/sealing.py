@@ -1,8 +1,8 @@
-"""A world of sealed events: brokers of which one or two manage keys, and others may read and may not.
+"""Worlds of sealed events: brokers that manage keys, and others that may read and may not.
 
-Brokers and clients are those of `brokers`. `b0` manages the keys; `b0` and `b2` can publish. The owner grants `b1`,
-`b3` and `b4` the right to read, and revokes it. The manager's log is on the disk of `b0`. With option `replicas = 2`
-also `b2` manages keys, and the log is in the database `store`.
+Brokers and clients are those of `brokers`. `b0` and `b2` can publish. The owner grants `b1`, `b3` and `b4` the right to
+read, and revokes it. In `sealing`, `b0` manages the keys, and has their log on its disk. In `sealing-replicas`, `b0`
+and `b2` do, and the log is in the database `store`.
 
 Steps:
 
@@ -13,6 +13,7 @@ Steps:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,14 +40,13 @@ from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyRecord
 from penstock.trust.policy_state import publish
 
-#: the brokers that can publish, of which the first one or both manage keys
 _WRITERS: Final = ("b0", "b2")
 _MEMBERS: Final = ("b1", "b3", "b4")
 #: seconds in which a manager that knows of a revocation has begun an epoch without the broker
 _EVICTS: Final = 2.0
 _KEK: Final = Secret(bytes(range(32)))
-#: seconds that a message to the database of replicas takes
-_AWAY: Final = 0.001
+#: seconds that a message to the database takes
+_TAKES: Final = 0.001
 #: for how many seconds a right is lent at least and at most
 _LENT: Final = (2, 12)
 
@@ -63,7 +63,7 @@ class DiskLog:
 
     async def _reach(self) -> None:
         if self._link is not None:
-            await asyncio.sleep(_AWAY)
+            await asyncio.sleep(_TAKES)
             self._link.reach()
 
     @property
@@ -154,22 +154,21 @@ class SealingWorld(BrokersWorld):
         "lend": ("BROKER", "SECONDS"),
         "rotate": ("MANAGER",),
     }
-    option_names = ("replicas",)
+    #: a manager that could not write its log tries again after five seconds
+    _arrives = 7.0
+    _managers: tuple[str, ...] = ("b0",)
     _shares: Mapping[str, int] = {"publish": 8, "admit": 1, "expel": 2, "lend": 1, "rotate": 1}
 
     def __init__(self, options: Mapping[str, int]) -> None:
         super().__init__(options)
-        self._managers = _WRITERS[: options.get("replicas", 1)]
-        if len(self._managers) > 1:
-            self.processes = (*BrokersWorld.processes, STORE)
-            self.fault_targets = {"disk-full": (*BROKERS, STORE)}
         #: the epoch of each group in which a block was sealed, and who has opened which
         self.sealed: dict[tuple[str, bytes], int] = {}
         self.opened: dict[tuple[str, str, bytes], None] = {}
         #: which broker may open blocks of a group from an epoch on (`joined`), or may not (`left`)
         self._members: list[tuple[str, str, str, int]] = []
-        #: the brokers whose right ends by its date
+        #: the brokers whose right ends by its date, and how often each broker was given a right
         self._lent: set[str] = set()
+        self._given: Counter[str] = Counter()
         #: how many evictions of a broker from a group are known
         self._evictions: dict[tuple[str, str], int] = {}
 
@@ -209,26 +208,11 @@ class SealingWorld(BrokersWorld):
         if broker not in self._managers:
             return None
         others = frozenset(key_of(other).principal for other in self._managers if other != broker)
-        link = StoreLink(self._simulation, broker) if others else None
-        return Managing(DiskLog(self._log_disk, link), _KEK, others)
+        return Managing(self._log(broker), _KEK, others)
 
-    @property
-    def _log_disk(self) -> SimulatedDisk:
-        return self._simulation.disk(STORE if len(self._managers) > 1 else self._managers[0])
-
-    async def start(self, simulation: Simulation) -> None:
-        """Start the database of replicas, and everything else."""
-        self._simulation = simulation
-        if STORE in self.processes:
-            await self.restart(STORE)
-        await super().start(simulation)
-
-    async def restart(self, process: str) -> None:
-        """Start a process, also one that has crashed."""
-        if process == STORE:
-            self._simulation.start(STORE, asyncio.sleep(0))
-        else:
-            await super().restart(process)
+    def _log(self, manager: str) -> DiskLog:
+        """Return the log as a manager has it."""
+        return DiskLog(self._simulation.disk(manager))
 
     def _first(self) -> None:
         super()._first()
@@ -262,6 +246,7 @@ class SealingWorld(BrokersWorld):
 
     def _join(self, broker: str) -> None:
         """Note that a broker may open what is sealed from now on."""
+        self._given[broker] += 1
         # Who was evicted does not come back to an epoch that has begun without it.
         for scope, (last, evicted) in self._epochs(broker).items():
             self._leave(broker, scope, evicted)
@@ -293,9 +278,10 @@ class SealingWorld(BrokersWorld):
 
     async def _watch(self, reader: str, number: int) -> None:
         """Note also that a broker gets the keys of no later epoch, when the manager had time to begin one."""
+        given, had = self._given[reader], reader in (*self._rights, *self._lent)
         await super()._watch(reader, number)
         await asyncio.sleep(_EVICTS)
-        if reader not in self._rights and reader not in self._lent:
+        if not had and given == self._given[reader]:
             for scope, (last, evicted) in self._epochs(reader).items():
                 if not self._leave(reader, scope, evicted):
                     self._members.append(("left", reader, scope, last + 1))
@@ -314,7 +300,7 @@ class SealingWorld(BrokersWorld):
         0 stands for an eviction after which it was admitted again: one that came late, when it had another right.
         """
         found: dict[str, tuple[int, list[int]]] = {scope: (0, []) for scope in _all_scopes()}
-        for data in DiskLog(self._log_disk).every if broker in _MEMBERS else ():
+        for data in self._log(self._managers[0]).every if broker in _MEMBERS else ():
             record = read_record(open_record(_KEK, data)).value
             if isinstance(record, KeyRecord):
                 _, evicted = found.setdefault(record.word.group.scope, (0, []))
@@ -352,3 +338,28 @@ class SealingWorld(BrokersWorld):
     def _promised(self) -> list[str]:
         """Return the readers whose brokers may read."""
         return [reader for reader in super()._promised() if HOMES[reader] in self._rights]
+
+
+class ReplicasWorld(SealingWorld):
+    """See the module."""
+
+    name = "sealing-replicas"
+    processes = (*BrokersWorld.processes, STORE)
+    fault_targets: Mapping[str, tuple[str, ...]] = {"disk-full": (*BROKERS, STORE)}
+    _managers = _WRITERS
+
+    async def start(self, simulation: Simulation) -> None:
+        """Start the database, and then everything else."""
+        self._simulation = simulation
+        await self.restart(STORE)
+        await super().start(simulation)
+
+    async def restart(self, process: str) -> None:
+        """Start a process, also one that has crashed."""
+        if process == STORE:
+            self._simulation.start(STORE, asyncio.sleep(0))
+        else:
+            await super().restart(process)
+
+    def _log(self, manager: str) -> DiskLog:
+        return DiskLog(self._simulation.disk(STORE), StoreLink(self._simulation, manager))
