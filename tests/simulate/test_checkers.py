@@ -115,6 +115,13 @@ def test_a_client_knows_what_its_broker_has_forgotten() -> None:
     assert check(log([ALLOWED, sent, got, crash, ALLOWED, again, sent, got])) == []
 
 
+def test_a_broker_that_lost_its_right_gets_nothing_that_is_not_sealed() -> None:
+    trusted = ("b2", "trusted", {**RIGHT, "event": "an event"})
+    assert check(log([trusted])) == []
+    found = check(log([trusted, ("owner", "revoked", RIGHT), trusted]))
+    assert [one.checker for one in found] == ["no_delivery_after_revocation"]
+
+
 def test_a_process_answers_for_its_own_decisions_alone() -> None:
     assert [found.checker for found in check(log([ALLOWED, ("b2", "delivered", EVENT)]))] == ["only_allowed_deliveries"]
 

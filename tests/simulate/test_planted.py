@@ -34,6 +34,13 @@ BUGS: Final = {
         "self.local.change(self.now(), sources=sources))",
         "revocation",
     ),
+    "no_delivery_after_revocation.trusted": Bug(
+        "penstock.broker.keys.node_keys:Keys.reads_as_much",
+        "return bool(held) and all(self._claims.may_hold(peer, group, look) for group in held)",
+        "return bool(held)",
+        "sealing",
+        20,
+    ),
     "only_allowed_deliveries": Bug(
         "penstock.broker.local.local_broker:ActiveRequests.work_out",
         "if last is not None and last.is_same(basis):",

@@ -31,10 +31,11 @@ def _of(log: Log, *kinds: str) -> Iterator[tuple[Entry, dict[str, Any]]]:
 def no_delivery_after_revocation(log: Log) -> Iterable[Violation]:
     """Nobody gets an event after its right was revoked and the revocation is complete.
 
-    `granted(reader, topic)`, `revoked(reader, topic)` when it is complete, `delivered(reader, topic, event)`.
+    `granted(reader, topic)`, `revoked(reader, topic)` when it is complete, `delivered(reader, topic, event)`, and
+    `trusted(reader, topic, event)` when a broker may send another one an event that is not sealed.
     """
     revoked: dict[tuple[str, str], float] = {}
-    for entry, fields in _of(log, "granted", "revoked", "delivered"):
+    for entry, fields in _of(log, "granted", "revoked", "delivered", "trusted"):
         right = fields["reader"], fields["topic"]
         if entry.kind == "revoked":
             revoked[right] = entry.at

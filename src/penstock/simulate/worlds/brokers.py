@@ -258,10 +258,13 @@ class BrokersWorld:
             if revoked:
                 self._simulation.start("watch", self._watch(revoked, signed.value.number))
 
+    def _has_right(self, reader: str) -> bool:
+        return reader in self._rights
+
     async def _watch(self, reader: str, number: int) -> None:
         """Note that a revocation is complete as soon as a broker says so, unless the right is given again."""
         network = self._network
-        while reader not in self._rights:
+        while not self._has_right(reader):
             for name, node in network.nodes.items():
                 with suppress(PenstockError):
                     if self._simulation.runs(name) and node.policies.completion(OWNER.principal, number).complete:

@@ -29,6 +29,8 @@ from penstock.crypto.seal_keys import column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, PenstockError
 from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.simulate.brokers import READING, BrokerNetwork, grant, key_of
 from penstock.simulate.disk import SimulatedDisk
@@ -45,6 +47,8 @@ _MEMBERS: Final = ("b1", "b3", "b4")
 #: seconds in which a manager that knows of a revocation has begun an epoch without the broker
 _EVICTS: Final = 2.0
 _KEK: Final = Secret(bytes(range(32)))
+#: seconds by which a clock may be wrong, so that a right that has ended for so long has ended for all
+_SKEW: Final = 1.0
 #: seconds that a message to the database takes
 _TAKES: Final = 0.001
 #: for how many seconds a right is lent at least and at most
@@ -107,9 +111,10 @@ class _SealingNetwork(BrokerNetwork):
     world: "SealingWorld"
 
     def started(self, name: str, node: Node) -> None:
-        """Note which blocks a broker seals and opens."""
+        """Note which blocks a broker seals and opens, and which neighbours may have events that are not sealed."""
         vault, world = node.core.vault, self.world
-        seal, open_ = vault.seal, vault.open
+        seal, open_, reads = vault.seal, vault.open, vault.reads_as_much
+        members = {key_of(member).principal: member for member in _MEMBERS}
 
         def sealing(events: Sequence[TransitEvent], /) -> bytes:
             data = seal(events)
@@ -123,7 +128,15 @@ class _SealingNetwork(BrokerNetwork):
                 world.opened[name, scope, data] = None
             return events
 
+        def reading(peer: Principal, of_type: TypeKey, /) -> bool:
+            found = reads(peer, of_type)
+            # By a clock that is wrong a right may not have ended.
+            if found and peer in members and abs(self.simulation.clock(name).offset) < _SKEW:
+                self.simulation.note(name, "trusted", reader=members[peer], topic=of_type.name, event="an event")
+            return found
+
         vault.seal, vault.open = sealing, opening  # type: ignore[method-assign]  # only this one broker's
+        vault.reads_as_much = reading
 
 
 def _scopes(events: Sequence[TransitEvent]) -> list[str]:
@@ -266,6 +279,7 @@ class SealingWorld(BrokersWorld):
         if broker not in self._rights and broker not in self._lent:
             ends = self._simulation.time + seconds
             self._changes.put_nowait((publish(grant(broker, Right.SUBSCRIBE, valid=self._valid(ends))), ""))
+            self._simulation.note("owner", "granted", reader=broker, topic=READING.name.name)
             self._join(broker)
             self._lent.add(broker)
             self._simulation.start("lent", self._take_back(broker, ends))
@@ -273,12 +287,21 @@ class SealingWorld(BrokersWorld):
     async def _take_back(self, broker: str, ends: float) -> None:
         await asyncio.sleep(ends - self._simulation.time)
         self._lent.discard(broker)
-        if broker not in self._rights:
+        given = self._given[broker]
+        if not self._has_right(broker):
             self._end(broker)
+        await asyncio.sleep(2 * _SKEW)
+        # A right that it had before may not be revoked everywhere yet.
+        known = self._changes.empty() and not self._unsent and self._agreed()
+        if known and not self._has_right(broker) and given == self._given[broker]:
+            self._simulation.note("owner", "revoked", reader=broker, topic=READING.name.name)
+
+    def _has_right(self, reader: str) -> bool:
+        return super()._has_right(reader) or reader in self._lent
 
     async def _watch(self, reader: str, number: int) -> None:
         """Note also that a broker gets the keys of no later epoch, when the manager had time to begin one."""
-        given, had = self._given[reader], reader in (*self._rights, *self._lent)
+        given, had = self._given[reader], self._has_right(reader)
         await super()._watch(reader, number)
         await asyncio.sleep(_EVICTS)
         if not had and given == self._given[reader]:
