@@ -240,7 +240,7 @@ class SealingWorld(BrokersWorld):
             case "expel":
                 self._revoke(step.arguments[0])
             case "lend":
-                self._lend(step.arguments[0], int(step.arguments[1]))
+                self._lend(step.arguments[0], float(step.arguments[1]))
             case "rotate":
                 if self._simulation.runs(step.arguments[0]):
                     self._simulation.start(step.arguments[0], self._rotate(step.arguments[0]))
@@ -275,7 +275,7 @@ class SealingWorld(BrokersWorld):
         for scope, (_, evicted) in self._epochs(broker).items():
             self._evictions[broker, scope] = len(evicted)
 
-    def _lend(self, broker: str, seconds: int) -> None:
+    def _lend(self, broker: str, seconds: float) -> None:
         if broker not in self._rights and broker not in self._lent:
             ends = self._simulation.time + seconds
             self._changes.put_nowait((publish(grant(broker, Right.SUBSCRIBE, valid=self._valid(ends))), ""))
