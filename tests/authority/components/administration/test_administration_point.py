@@ -395,6 +395,39 @@ def test_a_pap_whose_clock_is_set_right_does_not_sleep_until_the_time_that_it_wa
     run(test)
 
 
+def test_a_pap_that_another_one_is_still_ahead_of_waits_before_it_reads_again() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        behind = WrongClock(clock)
+        chosen = administration(*NAMES)
+        standby = pap(fabric, replace(chosen, id="pap2", strength=5), behind, key=SECOND_PAP_KEY, note=notes.append)
+        async with pap(fabric, replace(chosen, strength=10), clock) as owner, standby:
+            behind.wrong = -60.0
+            read: list[str] = []
+            state = fabric.state
+
+            async def counting(topic: str) -> Any:
+                if topic == "bank-CONF_1":
+                    read.append(topic)
+                return await state(topic)
+
+            fabric.state = counting
+            async with recorder(fabric, "pep1", "ER(1)", clock):
+                await clock.advance(20)
+                await settle()
+                async with recorder(fabric, "pdp1", "DR(1)", clock):
+                    # The first of what was written has its time now, the rest has not.
+                    await clock.advance(50)
+                    await settle()
+                    assert ([*standby.registry.members], [*owner.registry.members]) == (["pep1"], ["pep1", "pdp1"])
+                    assert len(read) <= 3
+                    await clock.advance(20)
+                    await settle()
+                    assert state_of(standby) == state_of(owner)
+                    assert len(read) <= 4
+
+    run(test)
+
+
 def test_a_role_ends_when_its_time_is_over() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         pep = recorder(fabric, "pep1", "ER(1)", clock)

@@ -826,15 +826,18 @@ class AdministrationComponent:
     async def _catch_up_later(self, time: float) -> None:
         while (left := time - self.now()) > 0:
             await self._clock.sleep(min(left + 1 / MICROSECONDS, CLOCK_LOOK))  # somebody may set the clock right before
-        while self._ahead is not None:
+        while True:
             try:
                 async with self._lock:
                     if self._ahead is not None:
                         await self._catch_up()
+                break
             except FailedError as error:
                 # This PAP would do nothing any more if it did not try again.
                 self._note(error)
                 await self._clock.sleep(CLOCK_LOOK)
+        if self._ahead is not None:
+            return  # what was written later is from the future still: its time is waited for now
         await self._follow_table()
         self._schedule()
 
