@@ -974,11 +974,11 @@ class AdministrationComponent:
         await self._act()
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        me = asyncio.current_task()
-        if any(task.get_name().endswith(name) for task in self._tasks if task is not me):
+        me, name = asyncio.current_task(), f"{self.settings.id}: {name}"
+        if any(task.get_name() == name for task in self._tasks if task is not me):
             work.close()
             return
-        task = in_background(f"{self.settings.id}: {name}", work)
+        task = in_background(name, work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
