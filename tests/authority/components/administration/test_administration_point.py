@@ -428,6 +428,39 @@ def test_a_pap_that_another_one_is_still_ahead_of_waits_before_it_reads_again() 
     run(test)
 
 
+def test_a_pap_that_may_not_do_what_is_due_tries_again_after_a_pause() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        wrong = WrongClock(clock)
+        chosen = administration(*NAMES)
+        standby = pap(fabric, replace(chosen, id="pap2", strength=5), wrong, key=SECOND_PAP_KEY, note=notes.append)
+        claims: list[str] = []
+        publisher = fabric.publisher
+
+        async def counting(topic: str, **chosen: Any) -> Any:
+            if chosen.get("strength") == 5 and topic == "bank-CONF_1":
+                claims.append(topic)
+            return await publisher(topic, **chosen)
+
+        fabric.publisher = counting
+        async with pap(fabric, replace(chosen, strength=10), clock) as owner, standby:
+            gone = recorder(fabric, "pep1", "ER(1)", clock)
+            await gone.join()
+            await gone.close()
+            await owner.reconfigure({"DR(1)": CHANGED})
+            await settle()
+            # By its clock the patience with the component is over; the other one owns CONF, and waits.
+            wrong.wrong = 600.0
+            for _ in range(5):
+                await clock.advance(CLOCK_LOOK)
+                await settle()
+            assert (owner.owns, len(claims)) == (True, 1)
+            await clock.advance(LEASE)
+            await settle()
+            assert 2 <= len(claims) <= 4
+
+    run(test)
+
+
 def test_a_role_ends_when_its_time_is_over() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         pep = recorder(fabric, "pep1", "ER(1)", clock)

@@ -546,7 +546,8 @@ class AdministrationComponent:
                     if self._unsure is not None:
                         self._begin("waiting for the fabric", self._look_again())
         self._wake()
-        self._schedule()
+        # What is due still could not be done now.
+        self._schedule(LEASE)
 
     def _has_work(self) -> bool:
         registry = self.registry
@@ -836,10 +837,11 @@ class AdministrationComponent:
                 # This PAP would do nothing any more if it did not try again.
                 self._note(error)
                 await self._clock.sleep(CLOCK_LOOK)
-        if self._ahead is not None:
-            return  # what was written later is from the future still: its time is waited for now
-        await self._follow_table()
-        self._schedule()
+        if self._ahead is None:
+            await self._follow_table()
+            self._schedule()
+        if self._ahead is not None:  # what was written later is from the future still
+            self._begin("clock", self._catch_up_later(self._ahead))
 
     async def _catch_up(self) -> None:
         conf = topic_name(self.settings.domain, _CONF)
@@ -924,15 +926,17 @@ class AdministrationComponent:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _schedule(self) -> None:
-        """Have one timer, for the first of what is due."""
+    def _schedule(self, pause: float = 0.0) -> None:
+        """Have one timer, for the first of what is due. If that is due already, there is a pause before."""
         due = self.registry.due()
         if due == self._due or not self._readers:
             return
         if self._timer is not None and self._timer is not asyncio.current_task():
             self._timer.cancel()
         self._due = due
-        self._timer = None if due is None else in_background(f"{self.settings.id}: timer", self._sleep_until(due))
+        self._timer = (
+            None if due is None else in_background(f"{self.settings.id}: timer", self._sleep_until(due, pause))
+        )
 
     def _excuse(self) -> bool:
         """Return whether components have to apply something, and count the seconds in which this process did not run.
@@ -950,10 +954,12 @@ class AdministrationComponent:
             self._ran = now
         return True
 
-    async def _sleep_until(self, due: float) -> None:
-        self._ran = self._clock.steady() if self._ran is None else self._ran
-        while self.now() <= due:
-            often, left = self._excuse(), due - self.now() + 1 / MICROSECONDS
+    async def _sleep_until(self, due: float, pause: float) -> None:
+        steady = self._clock.steady
+        self._ran = steady() if self._ran is None else self._ran
+        rested = steady() + (pause if self.now() > due else 0.0)
+        while self.now() <= due or steady() < rested:
+            often, left = self._excuse(), max(due - self.now(), rested - steady()) + 1 / MICROSECONDS
             await self._clock.sleep(min(left, CLOCK_LOOK) if often else left)
         # Not in this task: what is done can make something else due, which replaces the timer.
         self._due, self._timer = None, None
@@ -975,7 +981,7 @@ class AdministrationComponent:
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         me, name = asyncio.current_task(), f"{self.settings.id}: {name}"
-        if any(task.get_name() == name for task in self._tasks if task is not me):
+        if any(task.get_name() == name and not task.done() for task in self._tasks if task is not me):
             work.close()
             return
         task = in_background(name, work)
