@@ -446,10 +446,10 @@ def test_a_pap_that_may_not_do_what_is_due_tries_again_after_a_pause() -> None:
             gone = recorder(fabric, "pep1", "ER(1)", clock)
             await gone.join()
             await gone.close()
-            await owner.reconfigure({"DR(1)": CHANGED})
-            await settle()
             # By its clock the patience with the component is over; the other one owns CONF, and waits.
             wrong.wrong = 600.0
+            await owner.reconfigure({"DR(1)": CHANGED})
+            await settle()
             for _ in range(5):
                 await clock.advance(CLOCK_LOOK)
                 await settle()
@@ -457,6 +457,27 @@ def test_a_pap_that_may_not_do_what_is_due_tries_again_after_a_pause() -> None:
             await clock.advance(LEASE)
             await settle()
             assert 2 <= len(claims) <= 4
+
+    run(test)
+
+
+def test_a_pap_whose_clock_is_set_forward_waits_as_long_for_components() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        wrong = WrongClock(clock)
+        async with pap(fabric, administration(*NAMES), wrong, note=notes.append) as owner:
+            gone = recorder(fabric, "pep1", "ER(1)", clock)
+            await gone.join()
+            await gone.close()
+            patience = owner.settings.patience
+            await owner.reconfigure({"DR(1)": CHANGED}, expected=clock.now() + 1)
+            await clock.advance(CLOCK_LOOK)
+            wrong.wrong = 600.0
+            await clock.advance(patience - CLOCK_LOOK)
+            await settle()
+            assert ([*owner.registry.members], [error.code for error in notes]) == (["pep1"], [])
+            await clock.advance(1 + CLOCK_LOOK)
+            await settle()
+            assert ([*owner.registry.members], [error.code for error in notes]) == ([], ["component.not-applied"])
 
     run(test)
 

@@ -187,8 +187,8 @@ class AdministrationComponent:
         self._changes: list[tuple[RoleChange, str]] = []
         #: which component writes as which writer of the fabric to its A* topic, and the record of its role
         self._written_by: dict[tuple[TopicInstance, bytes], tuple[str, str]] = {}
-        #: when this PAP last ran, by `Clock.steady`, while components have to apply something
-        self._ran: float | None = None
+        #: when this PAP last ran, while components have to apply something: by `Clock.steady`, and by its clock
+        self._ran: tuple[float, float] | None = None
         #: the number of the recall of leases that is under way, and the components that have not answered it
         self._recall: int | None = None
         self._unreturned: set[str] = set()
@@ -452,6 +452,7 @@ class AdministrationComponent:
             self._before[_CONF] = self._conf_last
         self._load = 0 if isinstance(content, DomainCheckpoint) else self._load + 1
         self._conf_last = sample or self._conf_last
+        self._excuse()  # before there is something else to apply
         state = self.registry.follow(content, time)
         if isinstance(content, Withdrawal):
             for component, record in content.records.items():
@@ -939,24 +940,29 @@ class AdministrationComponent:
         )
 
     def _excuse(self) -> bool:
-        """Return whether components have to apply something, and count the seconds in which this process did not run.
+        """Return whether components have to apply something, and give them what they did not have of their time.
 
-        These are counted only as long as `_sleep_until` looks often.
+        That is while this process did not run, which shows as long as `_sleep_until` looks often, and what the clock
+        was set forward.
         """
-        now = self._clock.steady()
-        if not any(progress.waiting for progress in self.registry.progress.values()):
-            self._ran, self.registry.excused = None, 0.0
+        waited = [one for one in self.registry.progress.values() if one.waiting]
+        if not waited:
+            self._ran = None
             return False
         if self._ran is not None:
-            if now - self._ran > CLOCK_LOOK + STARVED:
-                self.registry.excused += now - self._ran
-                self._note(starved(self.settings.id, now - self._ran))
-            self._ran = now
+            before, self._ran = self._ran, (self._clock.steady(), self.now())
+            passed, gone = (now - then for now, then in zip(self._ran, before, strict=True))
+            starving = passed > CLOCK_LOOK + STARVED
+            for one in waited:
+                one.stepped += round(gone - passed, 3)
+                one.starved += passed if starving else 0.0
+            if starving:
+                self._note(starved(self.settings.id, passed))
         return True
 
     async def _sleep_until(self, due: float, pause: float) -> None:
         steady = self._clock.steady
-        self._ran = steady() if self._ran is None else self._ran
+        self._ran = self._ran or (steady(), self.now())
         rested = steady() + (pause if self.now() > due else 0.0)
         while self.now() <= due or steady() < rested:
             often, left = self._excuse(), max(due - self.now(), rested - steady()) + 1 / MICROSECONDS

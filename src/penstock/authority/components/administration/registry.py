@@ -182,6 +182,14 @@ class ReconfigurationProgress:
     #: whether topic keys change
     rekeyed: bool = False
     applied: dict[str, float] = field(default_factory=dict)
+    #: seconds in which this PAP did not run, and apply times may have waited for it unread; and by which its clock was
+    #: set forward
+    starved: float = 0.0
+    stepped: float = 0.0
+
+    def patient_until(self, patience: float) -> float:
+        """Return until when components are waited for."""
+        return self.plan.expected + patience + self.starved + max(0.0, self.stepped)
 
     @property
     def base(self) -> float | None:
@@ -251,8 +259,6 @@ class DomainRegistry:
         self.endings: dict[str, str] = {}
         #: the components among them that a PAP missed, and the code: they can join again
         self.missed: dict[str, str] = {}
-        #: seconds in which this PAP did not run, and apply times may have waited for it unread
-        self.excused = 0.0
         #: by component: the record of its last role that has ended
         self.last_ended: dict[str, str] = {}
         #: the components among them that a PAP missed, and the code
@@ -791,15 +797,14 @@ class DomainRegistry:
             {
                 component
                 for progress in self.progress.values()
-                if now > progress.plan.expected + self.settings.patience + self.excused
+                if now > progress.patient_until(self.settings.patience)
                 for component in progress.waiting
             }
         )
 
     def due(self) -> float | None:
         """Return when something happens without a sample: a role ends, or the patience with a component."""
-        patience = self.settings.patience + self.excused
-        times = [one.plan.expected + patience for one in self.progress.values() if one.waiting]
+        times = [one.patient_until(self.settings.patience) for one in self.progress.values() if one.waiting]
         if self.engine.next_due is not None:
             times.append(self.engine.next_due.timestamp())
         if self._ended_at is not None:
