@@ -86,8 +86,8 @@ class TestDds(FabricSuite):
         fabric.keeper = keeper
         return fabric
 
-    async def join(self, fabric: Fabric) -> Fabric:
-        return await DdsFabric.connect(address(), prefix=self.prefix, clock=self.clock)
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:
+        return await DdsFabric.connect(address(), prefix=self.prefix, clock=clock or self.clock)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

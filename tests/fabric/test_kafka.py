@@ -30,8 +30,8 @@ class TestKafka(FabricSuite):
         self.prefix = f"t{os.getpid()}x{next(_PREFIXES)}"
         return await KafkaFabric.connect(self.url, prefix=self.prefix, clock=clock)
 
-    async def join(self, fabric: Fabric) -> Fabric:
-        return await KafkaFabric.connect(self.url, prefix=self.prefix, clock=self.clock)
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:
+        return await KafkaFabric.connect(self.url, prefix=self.prefix, clock=clock or self.clock)
 
     @scenario
     async def test_a_client_learns_that_another_has_removed_a_topic(self, fabric: Fabric) -> None:

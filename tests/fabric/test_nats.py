@@ -53,8 +53,8 @@ class TestNats(FabricSuite):
         self.prefix = prefix()
         return await NatsFabric.connect(self.server.url, prefix=self.prefix, clock=clock)
 
-    async def join(self, fabric: Fabric) -> Fabric:
-        return await NatsFabric.connect(self.server.url, prefix=self.prefix, clock=self.clock)
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:
+        return await NatsFabric.connect(self.server.url, prefix=self.prefix, clock=clock or self.clock)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

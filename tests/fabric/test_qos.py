@@ -1,5 +1,6 @@
 """The eleven policies: which values they have, what agrees with what, and what the reference says each adapter does."""
 
+import asyncio
 import random
 import re
 from dataclasses import fields, replace
@@ -30,8 +31,9 @@ from penstock.fabric.envelope import decode, encode
 from penstock.fabric.kafka import KafkaFabric
 from penstock.fabric.limits import FABRIC_HISTORY, FabricLimits
 from penstock.fabric.nats import NatsFabric
-from penstock.fabric.port import LEASE, SampleReader, contend
+from penstock.fabric.port import LEASE, ClaimsSeen, SampleReader, TopicOwnership, contend
 from penstock.fabric.qos import CODES, check_offer
+from penstock.testing.fabric_suite import ManualClock
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fabric.md"
 RELIABLE = Qos(reliability=Reliability.RELIABLE)
@@ -249,6 +251,35 @@ def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
     assert contend(first, b"b", 0, LEASE + 1).epoch == 2
     assert contend(None, b"b", 0, 0.0, epoch=7).epoch == 8
     assert contend(contend(None, b"a", 1, 0.0, lease=2.0), b"b", 1, 3.0).epoch == 2
+
+
+def test_a_claim_of_a_clock_that_is_ahead_lasts_while_it_is_renewed() -> None:
+    async def test() -> None:
+        clock = ManualClock()
+        seen, begun = ClaimsSeen(clock), clock.now()
+
+        def takes(claim: TopicOwnership) -> bool:
+            try:
+                contend(claim, b"b", 1, clock.now(), unchanged=seen.unchanged("conf", claim))
+            except RefusedError:
+                return False
+            return True
+
+        ahead = contend(None, b"a", 1, begun + 3_600)
+        assert not takes(ahead)
+        await clock.advance(LEASE - 1)
+        assert not takes(ahead)
+        renewed = contend(ahead, b"a", 1, clock.now() + 3_600)
+        await clock.advance(2)
+        assert not takes(renewed)
+        await clock.advance(LEASE)
+        assert takes(renewed)
+        assert seen.unchanged("conf", None) == seen.unchanged("conf", renewed) == 0
+        # A claim of its own that is longer than a lease is from when its clock was ahead, and is renewed.
+        times = [renewed.until - left for left in (LEASE + 1, LEASE - 1, 1)]
+        assert [renewed.is_fresh(now, now + LEASE) for now in times] == [False, True, False]
+
+    asyncio.run(test())
 
 
 def test_a_former_owner_is_not_heard() -> None:

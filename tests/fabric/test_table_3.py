@@ -50,8 +50,8 @@ class _NatsCase(FabricSuite):
         self.prefix = f"t3{os.urandom(4).hex()}"
         return await NatsFabric.connect(self.url, prefix=self.prefix, clock=clock)
 
-    async def join(self, fabric: Fabric) -> Fabric:
-        return await NatsFabric.connect(self.url, prefix=self.prefix, clock=self.clock)
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:
+        return await NatsFabric.connect(self.url, prefix=self.prefix, clock=clock or self.clock)
 
 
 def without(case: FabricSuite, policy: str) -> FabricSuite:

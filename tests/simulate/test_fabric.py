@@ -49,7 +49,7 @@ class TestSimulated(FabricSuite):
         self.simulation.one_clock, self.clients = clock, count(1)
         return self.simulation.fabric("p0")
 
-    async def join(self, fabric: Fabric) -> Fabric:
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:
         return self.simulation.fabric(f"p{next(self.clients)}")
 
     @pytest.mark.long

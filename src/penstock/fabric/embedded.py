@@ -527,8 +527,7 @@ class EmbeddedPublisher(Publisher):
         """
         topic = self._topic
         if topic.qos.ownership is Ownership.EXCLUSIVE:
-            now = self._clock.now()
-            lease = topic.qos.lease
+            now, lease = self._clock.steady(), topic.qos.lease
             claim = contend(topic.claim, self.writer, self._strength, now, epoch=topic.epoch, lease=lease)
             if self._epoch not in (0, claim.epoch):
                 raise not_owner()

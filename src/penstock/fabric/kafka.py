@@ -47,6 +47,7 @@ from penstock.fabric.kafka_requests import KafkaRequests
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import AddressError, SecretError, UnreadableError
 from penstock.fabric.port import (
+    ClaimsSeen,
     Clock,
     Fabric,
     Handler,
@@ -114,6 +115,8 @@ class KafkaFabric(Fabric):
         self._turns: dict[str, asyncio.Lock] = {}
         #: what best-effort writers of this client have written and the server may not have yet, by Kafka topic
         self.thrown: dict[str, set[asyncio.Future[int]]] = {}
+        #: called by publishers
+        self.claims = ClaimsSeen(clock)
         self._requests = KafkaRequests(self.link, self.registry, self.exists, clock, limits)
         self.closed = False
 
@@ -402,10 +405,11 @@ class KafkaPublisher(Publisher):
             now = self._clock.now()
             entry = registry.get("owners", self.topic)
             current = None if entry is None else _owner(self.topic, entry)
-            claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease)
+            unchanged = self._fabric.claims.unchanged(self.topic, current)
+            claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease, unchanged=unchanged)
             if self._epoch not in (0, claim.epoch):
                 raise not_owner()
-            if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
+            if current is not None and claim.epoch == current.epoch and current.is_fresh(now, claim.until):
                 return  # ours for a while yet
             if await registry.put("owners", self.topic, claim.as_dict(), entry):
                 self._epoch = claim.epoch

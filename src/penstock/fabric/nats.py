@@ -24,6 +24,7 @@ from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, 
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import (
+    ClaimsSeen,
     Clock,
     Fabric,
     Handler,
@@ -189,6 +190,8 @@ class NatsFabric(Fabric):
         self._open: dict[TopicSubscription, DirectListening | None] = {}  # and how it hears of writers
         self._services: dict[NatsService, None] = {}
         self._asked: dict[str, Qos] = {}
+        #: called by publishers
+        self.claims = ClaimsSeen(clock)
 
     @classmethod
     async def connect(  # noqa: PLR0913  # named settings, each with a default
@@ -552,10 +555,11 @@ class NatsPublisher(Publisher):
         while True:
             now = self._clock.now()
             current, revision = await self._claimed()
-            claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease)
+            unchanged = self._fabric.claims.unchanged(self.topic, current)
+            claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease, unchanged=unchanged)
             if self._epoch not in (0, claim.epoch):
                 raise not_owner()
-            if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
+            if current is not None and claim.epoch == current.epoch and current.is_fresh(now, claim.until):
                 return  # ours for a while yet
             if await self._fabric.register("owners", self.topic, claim.as_dict(), revision):
                 self._epoch = claim.epoch

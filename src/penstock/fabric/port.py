@@ -80,7 +80,8 @@ class SystemClock:
 #
 # Where ownership is exclusive one writer holds a claim. A claim has an epoch that only grows. Samples carry it, so that
 # readers see who wrote out of turn. A claim lasts for a lease, which publishing renews. A stronger writer takes a topic
-# over immediately, an equal one when the lease has run out or the owner has closed.
+# over immediately, an equal one when the lease has run out or the owner has closed. Where a claim has a time of another
+# machine, whose clock may be ahead, its lease has run out too if it was not renewed for so long.
 
 
 LEASE: Final = 10.0  # seconds, for topics without a lease of their own
@@ -95,6 +96,10 @@ class TopicOwnership:
     epoch: int
     until: float
 
+    def is_fresh(self, now: float, until: float) -> bool:
+        """Return whether it needs no renewal until then: half of that is left, and no more than a right clock gives."""
+        return (until - now) / 2 < self.until - now <= until - now
+
     def as_dict(self) -> dict[str, object]:
         """Return the claim as plain data."""
         return {"writer": self.writer.hex(), "strength": self.strength, "epoch": self.epoch, "until": self.until}
@@ -105,17 +110,45 @@ class TopicOwnership:
         return cls(bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"]))
 
 
-def contend(  # noqa: PLR0913  # two named settings, each with a default
-    current: TopicOwnership | None, writer: bytes, strength: int, now: float, *, epoch: int = 0, lease: float = FOREVER
+class ClaimsSeen:
+    """The claims that a process has seen, and since when each is as it is, by a clock that nobody sets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[TopicOwnership, float]] = {}
+
+    def unchanged(self, topic: str, claim: TopicOwnership | None) -> float:
+        """Return for how many seconds a claim was not renewed, as far as it was seen."""
+        now = self._clock.steady()
+        if claim is None:
+            self._seen.pop(topic, None)
+            return 0.0
+        known = self._seen.get(topic)
+        if known is None or known[0] != claim:
+            known = self._seen[topic] = claim, now
+        return now - known[1]
+
+
+def contend(  # noqa: PLR0913  # three named settings, each with a default
+    current: TopicOwnership | None,
+    writer: bytes,
+    strength: int,
+    now: float,
+    *,
+    epoch: int = 0,
+    lease: float = FOREVER,
+    unchanged: float = 0.0,
 ) -> TopicOwnership:
     """Return the claim of a writer that wants to own a topic now; `epoch` is the highest that the topic has seen.
 
-    `lease` is the topic's; without one a claim lasts for `LEASE`. Raises `RefusedError` (`fabric.not-owner`).
+    `lease` is the topic's; without one a claim lasts for `LEASE`. For `unchanged` seconds the present claim was not
+    renewed. Raises `RefusedError` (`fabric.not-owner`).
     """
-    until = now + (LEASE if lease == FOREVER else lease)
+    lasts = LEASE if lease == FOREVER else lease
+    until = now + lasts
     if current is not None and current.writer == writer:
         return replace(current, until=until)
-    if current is not None and current.until > now and current.strength >= strength:
+    if current is not None and current.until > now and unchanged < lasts and current.strength >= strength:
         raise not_owner()
     return TopicOwnership(writer, strength, max(epoch, 0 if current is None else current.epoch) + 1, until)
 

@@ -80,6 +80,26 @@ class ManualClock:
             await asyncio.sleep(0)
 
 
+class WrongClock:
+    """A clock that is wrong by so many seconds. Time passes as on another one."""
+
+    def __init__(self, clock: Clock, wrong: float = 0.0) -> None:
+        self._clock = clock
+        self.wrong = wrong
+
+    def now(self) -> float:
+        """Return the seconds since 1970, as it believes."""
+        return self._clock.now() + self.wrong
+
+    def steady(self) -> float:
+        """Return the steady seconds of the other clock."""
+        return self._clock.steady()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait as the other clock does."""
+        await self._clock.sleep(seconds)
+
+
 @contextmanager
 def refused(code: str) -> Iterator[None]:
     """Expect an error of Penstock with this code."""
@@ -171,8 +191,8 @@ class FabricCase(ABC):
     async def open(self, clock: Clock) -> Fabric:
         """Return a new fabric without topics. Persistent topics must be possible."""
 
-    async def join(self, fabric: Fabric) -> Fabric:
-        """Return a second client of the same fabric; the same object if there are no clients."""
+    async def join(self, fabric: Fabric, clock: Clock | None = None) -> Fabric:  # noqa: ARG002  # for those who override
+        """Return a second client of the same fabric, with its own clock; the same object if there are no clients."""
         return fabric
 
     async def leave(self, first: Fabric, second: Fabric) -> None:
@@ -301,6 +321,37 @@ class QosSuite(FabricCase):
         with refused("fabric.not-owner"):
             await third.publish(b"7")
         assert [(s.data, s.epoch) for s in await fabric.state("conf")] == [(b"6", 4)]
+        await self.leave(fabric, other)
+
+    @scenario
+    async def test_ownership_by_a_clock_that_is_ahead_lasts_while_it_is_renewed(self, fabric: Fabric) -> None:
+        await fabric.declare("conf", replace(STATE, ownership=Ownership.EXCLUSIVE, lease=2.0))
+        ahead = WrongClock(self.clock, 3_600.0)
+        other = await self.join(fabric, ahead)
+        owner = await other.publisher("conf")
+        for _ in range(3):
+            with refused("fabric.not-owner"):
+                await fabric.publisher("conf")
+            await self.clock.advance(1.5)
+            await owner.alive()
+        # Its clock is set right. Nobody waits for the time from before.
+        ahead.wrong = 0.0
+        await owner.alive()
+        await self.clock.advance(1.9)
+        with refused("fabric.not-owner"):
+            await fabric.publisher("conf")
+        await self.clock.advance(0.2)
+        second = await fabric.publisher("conf")
+        with refused("fabric.not-owner"):
+            await owner.alive()
+        await second.close()
+        # An owner that is gone is waited for as long as one with a right clock.
+        ahead.wrong = 3_600.0
+        await other.publisher("conf")
+        with refused("fabric.not-owner"):
+            await fabric.publisher("conf")
+        await self.clock.advance(2.1)
+        await fabric.publisher("conf")
         await self.leave(fabric, other)
 
     @scenario

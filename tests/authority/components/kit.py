@@ -41,23 +41,6 @@ TABLE: Final[Mapping[str, RoleConfiguration]] = {
 KINDS: Final = {role: kind for kind, role in CONCEPTUAL_ROLES.items()}
 
 
-class WrongClock:
-    """A clock that is wrong by so many seconds. Time passes as on another one."""
-
-    def __init__(self, clock: Clock, wrong: float = 0.0) -> None:
-        self._clock = clock
-        self.wrong = wrong
-
-    def now(self) -> float:
-        return self._clock.now() + self.wrong
-
-    def steady(self) -> float:
-        return self._clock.steady()
-
-    async def sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-
-
 def key_of(name: str) -> SigningKey:
     """Return the key of a component in tests."""
     return SigningKey(name.encode().ljust(32, b"."))

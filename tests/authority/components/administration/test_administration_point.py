@@ -16,7 +16,6 @@ from tests.authority.components.kit import (
     SECOND_PAP_KEY,
     TABLE,
     Recorder,
-    WrongClock,
     administration,
     admitted,
     memory_fabric,
@@ -34,7 +33,7 @@ from penstock.fabric.limits import FABRIC_BYTES
 from penstock.fabric.port import LEASE
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import Appoint, SetFact
-from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.fabric_suite import ManualClock, WrongClock
 
 NAMES: Final = (("pep1", "ER(1)"), ("pep2", "ER(1)"), ("pdp1", "DR(1)"), ("pdp2", "DR(1)"), ("plp1", "LR(1)"))
 CHANGED: Final = msgspec.structs.replace(TABLE["DR(1)"], combining={"policy": "other"})

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.authority.components.kit import WrongClock
 
 from penstock.authority.components.exchange.samples import AttributeQuery
 from penstock.authority.components.information import sources as module
@@ -36,7 +35,7 @@ from penstock.authority.components.information.sources import (
 )
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, SUBJECT
-from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.fabric_suite import ManualClock, WrongClock
 
 STAFF = EntityTable("subject", "user", {"rank": "grade", "groups": "member"})
 

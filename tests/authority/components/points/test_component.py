@@ -14,7 +14,6 @@ from tests.authority.components.kit import (
     SECOND_PAP_KEY,
     STRANGER,
     TABLE,
-    WrongClock,
     administration,
     admitted,
     key_of,
@@ -54,7 +53,7 @@ from penstock.crypto import PublicKey, SigningKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import SetFact
-from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.fabric_suite import ManualClock, WrongClock
 
 QUESTION: Final = AccessQuestion.of(("user", "alice"), "read", ("document", "report-7"))
 REQUEST: Final = DecisionRequest.of(QUESTION)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
-from tests.authority.components.kit import KINDS, PAP_KEY, TABLE, WrongClock, administration, key_of, memory_fabric, pap
+from tests.authority.components.kit import KINDS, PAP_KEY, TABLE, administration, key_of, memory_fabric, pap
 
 from penstock.authority.components.administration.registry import AdministrationSettings
 from penstock.authority.components.exchange.samples import (
@@ -34,7 +34,7 @@ from penstock.fabric.nats import NatsFabric
 from penstock.fabric.tasks import waited_for
 from penstock.policy.combining import DecisionTuple
 from penstock.policy.language.requests import ACTION_ID
-from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.fabric_suite import ManualClock, WrongClock
 from penstock.testing.nats import NatsServer
 
 P, D, NA, IN = AnswerEffect.PERMIT, AnswerEffect.DENY, AnswerEffect.NOT_APPLICABLE, AnswerEffect.INDETERMINATE
