@@ -193,7 +193,7 @@ def test_a_reader_with_many_keys_is_bounded() -> None:
     chance = random.Random(1)  # noqa: S311  # an example
     for number in range(2_000):
         key = str(chance.randrange(200))
-        reader.receive(Sample(b"", key, {}, number), number / SECOND)
+        reader.receive(Sample(b"", key, {}, number), number / SECOND, number / SECOND)
     memories = (reader._newest, reader._seen, reader._opened, reader._held)
     assert max(len(memory) for memory in memories) <= 10
     assert len(reader) <= 20
@@ -216,13 +216,13 @@ def test_a_flood_of_writers_is_bounded_and_does_not_drive_out_those_that_are_kno
 
 def test_a_writer_is_gone_after_its_last_sample_was_taken() -> None:
     reader = SampleReader(Qos(lease=5.0), watching=True)
-    reader.receive(Sample(b"1", writer=b"a"), 0.0)
-    reader.receive(Sample(b"2", writer=b"b"), 0.0)
+    reader.receive(Sample(b"1", writer=b"a"), 0.0, 0.0)
+    reader.receive(Sample(b"2", writer=b"b"), 0.0, 0.0)
     reader.lost(b"a")
     assert reader.changed_writers(0.0) == [(b"a", True)]
-    assert reader.take(0.0) is not None
+    assert reader.take(0.0, 0.0) is not None
     assert reader.changed_writers(0.0) == [(b"b", True)]
-    assert reader.take(0.0) is not None
+    assert reader.take(0.0, 0.0) is not None
     assert reader.changed_writers(0.0) == [(b"a", False)]
     assert reader.due() == 5.0
     assert reader.changed_writers(5.0) == [(b"b", False)]
@@ -285,6 +285,6 @@ def test_a_claim_of_a_clock_that_is_ahead_lasts_while_it_is_renewed() -> None:
 def test_a_former_owner_is_not_heard() -> None:
     reader = SampleReader(Qos(ownership=Ownership.EXCLUSIVE))
     for epoch in (1, 2, 1, 2):
-        reader.receive(Sample(b"", epoch=epoch), 0.0)
-    assert [sample.epoch for sample in iter(lambda: reader.take(0.0), None)] == [1, 2, 2]
+        reader.receive(Sample(b"", epoch=epoch), 0.0, 0.0)
+    assert [sample.epoch for sample in iter(lambda: reader.take(0.0, 0.0), None)] == [1, 2, 2]
     assert reader.counts.usurped == 1

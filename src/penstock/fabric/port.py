@@ -293,7 +293,10 @@ class ReaderCounts:
 
 
 class SampleReader:
-    """The queue of one reader, and the policies that filter it."""
+    """The queue of one reader, and the policies that filter it.
+
+    Methods take the time of a clock that nobody sets; `date` is that of the one that samples are dated by.
+    """
 
     def __init__(self, qos: Qos, limits: FabricLimits = FABRIC_LIMITS, *, watching: bool = False) -> None:
         self.qos = qos
@@ -322,7 +325,7 @@ class SampleReader:
         """Return how many more samples may wait."""
         return max(0, self._bound - len(self._waiting))
 
-    def receive(self, sample: Sample, now: float) -> None:
+    def receive(self, sample: Sample, now: float, date: float) -> None:
         """Take in a sample that arrived."""
         self.heard(sample.writer, now)
         if self.qos.ownership is Ownership.EXCLUSIVE:
@@ -330,7 +333,7 @@ class SampleReader:
                 self.counts.usurped += 1
                 return
             self._epoch = sample.epoch
-        if self._expired(sample, now):
+        if self._expired(sample, date):
             self.counts.expired += 1
             return
         if self.qos.source_order is Order.BY_SOURCE and not self._in_order(sample):
@@ -339,20 +342,20 @@ class SampleReader:
             self._remember(self._seen, sample.slot, now)
         if self.qos.time_filter and self._hold(sample, now):
             return
-        self._wait(sample, now)
+        self._wait(sample, date)
 
-    def take(self, now: float) -> Sample | None:
+    def take(self, now: float, date: float) -> Sample | None:
         """Return the next sample, if there is one."""
         for slot in self._due_to_open(now):
             self._remember(self._opened, slot, now)
-            self._wait(self._held.pop(slot), now)
+            self._wait(self._held.pop(slot), date)
         while self._waiting:
             sample = self._drop(next(iter(self._waiting)))
-            if self._expired(sample, now):
+            if self._expired(sample, date):
                 self.counts.expired += 1
                 continue
             self.counts.taken += 1
-            self.counts.over_budget += now - sample.time / MICROSECONDS > self.qos.latency_budget
+            self.counts.over_budget += date - sample.time / MICROSECONDS > self.qos.latency_budget
             return sample
         return None
 
@@ -414,8 +417,8 @@ class SampleReader:
         self._of_slot.clear()
         self._held.clear()
 
-    def _expired(self, sample: Sample, now: float) -> bool:
-        return now - sample.time / MICROSECONDS > self.qos.lifespan
+    def _expired(self, sample: Sample, date: float) -> bool:
+        return date - sample.time / MICROSECONDS > self.qos.lifespan
 
     def _in_order(self, sample: Sample) -> bool:
         slot = sample.slot
@@ -444,7 +447,7 @@ class SampleReader:
         period = self.qos.time_filter
         return [slot for slot in self._held if self._opened.get(slot, -FOREVER) + period <= now]
 
-    def _wait(self, sample: Sample, now: float) -> None:
+    def _wait(self, sample: Sample, date: float) -> None:
         slot = sample.slot
         mine = self._of_slot.setdefault(slot, deque())
         if self.qos.history != KEEP_ALL and len(mine) >= self.qos.history:
@@ -452,7 +455,7 @@ class SampleReader:
             self.counts.superseded += 1
             mine = self._of_slot.setdefault(slot, deque())
         if len(self._waiting) >= self._bound:
-            self._make_room(now)
+            self._make_room(date)
             mine = self._of_slot.setdefault(slot, deque())
         if self.cut:
             return
@@ -460,8 +463,8 @@ class SampleReader:
         self._waiting[self._arrivals] = sample
         mine.append(self._arrivals)
 
-    def _make_room(self, now: float) -> None:
-        old = [arrival for arrival, sample in self._waiting.items() if self._expired(sample, now)]
+    def _make_room(self, date: float) -> None:
+        old = [arrival for arrival, sample in self._waiting.items() if self._expired(sample, date)]
         for arrival in old:
             self._drop(arrival)
         self.counts.expired += len(old)
@@ -623,7 +626,7 @@ class TopicSubscription(AsyncIterator[Sample]):
         if not self._wanted(sample):
             self.counts.unselected += 1
             return
-        self.reader.receive(sample, self._clock.now())
+        self.reader.receive(sample, self._clock.steady(), self._clock.now())
         if self.reader.cut:
             self.fail(slow_consumer())
         if wake:
@@ -632,7 +635,7 @@ class TopicSubscription(AsyncIterator[Sample]):
     def heard(self, writer: bytes) -> None:
         """Record that a writer is there (called by the adapter)."""
         if self._on_writer is not None:
-            self.reader.heard(writer, self._clock.now())
+            self.reader.heard(writer, self._clock.steady())
             self._wake.set()
 
     def lost(self, writer: bytes) -> None:
@@ -710,14 +713,14 @@ class TopicSubscription(AsyncIterator[Sample]):
 
     async def __anext__(self) -> Sample:
         while True:
-            now = self._clock.now()
+            now = self._clock.steady()
             for key in self.reader.missed_deadlines(now):
                 if self._on_deadline is not None:
                     self._on_deadline(key)
             for writer, there in self.reader.changed_writers(now):
                 if self._on_writer is not None:
                     self._on_writer(writer, there)
-            sample = None if self._closed else self.reader.take(now)
+            sample = None if self._closed else self.reader.take(now, self._clock.now())
             if sample is not None:
                 self._taken()
                 return sample
@@ -734,7 +737,7 @@ class TopicSubscription(AsyncIterator[Sample]):
             return
         waits: list[asyncio.Future[Any]] = [
             waited_for(self._wake.wait()),
-            waited_for(self._clock.sleep(max(0.0, due - self._clock.now()))),
+            waited_for(self._clock.sleep(max(0.0, due - self._clock.steady()))),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

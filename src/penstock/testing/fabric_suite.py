@@ -409,6 +409,21 @@ class QosSuite(FabricCase):
         assert await waiting == [b"3"]
 
     @scenario
+    async def test_time_filter_does_not_wait_for_a_clock_that_was_set_back(self, fabric: Fabric) -> None:
+        await fabric.declare("live", LIVE)
+        wrong = WrongClock(self.clock)
+        other = await self.join(fabric, wrong)
+        reader = await other.subscribe("live", replace(LIVE, time_filter=1.0))
+        writer = await fabric.publisher("live")
+        await writer.publish(b"1")
+        assert await take(reader, 1) == [b"1"]
+        wrong.wrong = -3_600.0
+        await self.clock.advance(1.1)
+        await writer.publish(b"2")
+        assert await take(reader, 1) == [b"2"]
+        await self.leave(fabric, other)
+
+    @scenario
     async def test_deadline_tells_which_key_had_no_sample(self, fabric: Fabric) -> None:
         await fabric.declare("live", replace(LIVE, deadline=1.0))
         missed: list[str] = []
