@@ -22,7 +22,7 @@ from penstock.errors import FailedError, PenstockError
 from penstock.model.values import Scalar
 from penstock.roles.engine import SetFact
 from penstock.roles.language import FactDeclaration, ParameterKind, RoleParameter
-from penstock.testing.fabric_suite import ManualClock, refused
+from penstock.testing.fabric_suite import ManualClock, WrongClock, refused
 from penstock.testing.postgres import PostgresServer
 
 DUTY = FactDeclaration(
@@ -182,15 +182,20 @@ class Table:
         return self.rows or []
 
 
-def test_a_source_that_is_down_ends_its_facts_when_they_are_too_old() -> None:
+@pytest.mark.parametrize("step", [0.0, -3_600.0, 3_600.0])
+def test_a_source_that_is_down_ends_its_facts_when_they_are_too_old(step: float) -> None:
+    """Also if the clock is set meanwhile."""
+
     async def scenario() -> None:
         clock, ledger, table = ManualClock(), Ledger(), Table([(1, "a")])
-        feed = FactFeed(clock, ledger.apply, note=ledger.note)
+        wrong = WrongClock(clock)
+        feed = FactFeed(wrong, ledger.apply, note=ledger.note)
         feed.watch(TableSource(fact=DUTY, read=table, every=10, max_age=30))
         async with feed:
             await clock.advance(0)
             assert ledger.true == {(1, "a")}
             table.rows = FailedError("fact.source", "down")
+            wrong.wrong = step
             await clock.advance(29)
             assert ledger.true == {(1, "a")}
             await clock.advance(1)

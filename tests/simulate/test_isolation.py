@@ -24,10 +24,10 @@ import pytest
 
 import penstock
 from penstock.broker.client.client import connect
-from penstock.broker.core.clock import since_boot
 from penstock.broker.core.settings import NodeSettings
 from penstock.errors import FailedError
 from penstock.fabric.embedded import EmbeddedFabric
+from penstock.fabric.port import since_boot
 from penstock.simulate.isolation import isolated
 from penstock.simulate.loop import VirtualLoop
 
@@ -167,7 +167,7 @@ def test_what_is_refused_is_reported_once_for_each_place_that_calls() -> None:
         "`tests.simulate.test_isolation` called `time.time` [simulate.real]",
         "`tests.simulate.test_isolation` called `time.time` [simulate.real]",
         "`socket` called `socket.getaddrinfo` [simulate.real]",
-        "`penstock.broker.core.clock` called `time.clock_gettime` [simulate.real]",
+        "`penstock.fabric.port` called `time.clock_gettime` [simulate.real]",
         "`asyncio.threads` called `loop.run_in_executor` [simulate.real]",
     ]
 
@@ -260,10 +260,9 @@ ALLOWED = {
     "broker/client/client.py asyncio.to_thread": "it fetches old keys, which no client in a world does",
     "broker/wire/link.py asyncio.to_thread": "only for a signer outside of the process",
     "broker/wire/link.py socket.create_server": "the real listener: a simulated network has its own",
-    "broker/core/clock.py time.monotonic": "the real clock, which is a setting",
-    "broker/core/clock.py time.clock_gettime": "the real clock, which is a setting",
     "fabric/port.py time.time": "the real clock, which is a setting",
     "fabric/port.py time.monotonic": "the real clock, which is a setting",
+    "fabric/port.py time.clock_gettime": "the real clock, which is a setting",
     "broker/node/machine.py threading.Thread": "it writes snapshots to " + _FILES,
     "fabric/dds_link.py threading.Thread": _ADAPTER,
     "fabric/dds_link.py asyncio.to_thread": _ADAPTER,

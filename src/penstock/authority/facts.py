@@ -454,7 +454,7 @@ class FactFeed:
         arguments = [event.get(one) for one in source.arguments]
         value = True if source.value is None else event.get(source.value)
         try:
-            self._tables[name].update(arguments, value, self.clock.now())
+            self._tables[name].update(arguments, value, self.clock.steady())
         except PenstockError as error:
             self.note(name, error)
         self._wake[name].set()
@@ -464,7 +464,7 @@ class FactFeed:
         if not isinstance(source, TableSource):
             raise TypeError(name)
         while True:
-            began = self.clock.now()
+            began = self.clock.steady()
             due = table.next_due
             try:
                 # A fact becomes unknown when it is due, even while a reading hangs.
@@ -479,7 +479,7 @@ class FactFeed:
                 self.note(name, error)
             await self._apply(table)
             due = table.next_due
-            now = self.clock.now()
+            now = self.clock.steady()
             pause = began + source.every - now
             await self.clock.sleep(max(0.0, pause if due is None else min(pause, due - now)))
 
@@ -491,7 +491,7 @@ class FactFeed:
             if due is None:
                 await wake.wait()
             else:
-                await self._either(wake, due - self.clock.now())
+                await self._either(wake, due - self.clock.steady())
             wake.clear()
 
     async def _either(self, wake: asyncio.Event, seconds: float) -> None:
@@ -504,6 +504,6 @@ class FactFeed:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _apply(self, table: FactTable) -> None:
-        if changes := table.changes(self.clock.now()):
+        if changes := table.changes(self.clock.steady()):
             await self.apply(changes)
             table.applied(changes)

@@ -59,6 +59,12 @@ class Clock(Protocol):
         ...
 
 
+def since_boot() -> float:
+    """Return seconds of a clock that nobody sets, including the time that the machine sleeps if it can tell."""
+    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 class SystemClock:
     """The clock of this machine."""
 
@@ -68,7 +74,7 @@ class SystemClock:
 
     def steady(self) -> float:
         """Return the seconds of a clock that nobody sets."""
-        return time.monotonic()
+        return since_boot()
 
     async def sleep(self, seconds: float) -> None:
         """Wait this many seconds of the event loop."""

@@ -14,10 +14,11 @@ Between steps time never goes back: small differences are waited out.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
+
+from penstock.fabric.port import since_boot
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Turns on the event loop: a task with much to do lets the others run in between.
@@ -60,12 +61,6 @@ PATIENCE: Final = 60.0
 #: how many seconds a step forward can be reverted immediately
 _REMEMBERED: Final = 86_400.0
 _NONE: Final = timedelta()
-
-
-def since_boot() -> float:
-    """Return seconds of a clock that nobody sets, including the time that the machine sleeps if it can tell."""
-    clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def loop_time() -> float:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.broker.blinding import BlindedVault, BlindingRouter, Labels
 from penstock.broker.core.admission import Admission, CredentialBudget
-from penstock.broker.core.clock import Clock, Steady, SteadyClock, since_boot
+from penstock.broker.core.clock import Clock, Steady, SteadyClock
 from penstock.broker.core.event_path import EventPath, PathPorts, WriteBudget
 from penstock.broker.core.exchange import Exchange, ExchangePorts, FabricPort, Inward, Outward
 from penstock.broker.core.reports import LinkReport, Refusals
@@ -33,6 +33,7 @@ from penstock.codec.sexp import SExp
 from penstock.crypto.blinding import is_blinded
 from penstock.crypto.seal_keys import LiveKeys
 from penstock.errors import FailedError, PenstockError
+from penstock.fabric.port import since_boot
 from penstock.guard import NetworkRequest, Recorded, Recorder
 from penstock.guard.environment import environment_schema
 from penstock.model.events import TransitEvent

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Protocol, TypeAlias
 
-from penstock.broker.core.clock import Steady, since_boot
+from penstock.broker.core.clock import Steady
 from penstock.broker.wire.link import Endpoint, Link, Refused, Serve, listen
+from penstock.fabric.port import since_boot
 
 Background: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 """Does some work off the event loop, one after the other, and then calls a function on it, with the error if any."""
