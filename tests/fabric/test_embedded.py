@@ -21,7 +21,8 @@ from penstock.fabric import (
     Sample,
 )
 from penstock.fabric.limits import FabricLimits
-from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
+from penstock.fabric.tasks import waited_for
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, ManualClock, WrongClock, refused, take
 
 PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
 
@@ -33,6 +34,41 @@ class TestEmbedded(FabricSuite):
 
     async def open(self, clock: Clock) -> EmbeddedFabric:
         return EmbeddedFabric(clock=clock, keeper=FileKeeper(self.path))
+
+
+def test_leases_deadlines_and_time_filters_do_not_depend_on_the_date() -> None:
+    async def whole(step: float) -> None:
+        clock = ManualClock()
+        wrong = WrongClock(clock)
+        async with EmbeddedFabric(clock=wrong) as fabric:
+            await fabric.declare("live", replace(LIVE, lease=6.0, deadline=3.0))
+            await fabric.declare("conf", replace(STATE, ownership=Ownership.EXCLUSIVE, lease=2.0))
+            gone, missed = list[bool](), list[str]()
+            qos = replace(LIVE, lease=6.0, deadline=3.0, time_filter=1.0)
+            reader = await fabric.subscribe(
+                "live", qos, on_deadline=missed.append, on_writer=lambda _, there: gone.append(not there)
+            )
+            writer = await fabric.publisher("live")
+            await fabric.publisher("conf")
+            await writer.publish(b"1", key="k")
+            assert await take(reader, 1) == [b"1"]
+            wrong.wrong = step
+            with refused("fabric.not-owner"):
+                await fabric.publisher("conf")
+            await clock.advance(1.1)
+            await writer.publish(b"2", key="k")
+            assert (await take(reader, 1), gone, missed) == ([b"2"], [False], [])
+            waiting = waited_for(take(reader, 1))
+            await clock.advance(3.1)
+            assert missed == ["k"]
+            await fabric.publisher("conf")
+            await clock.advance(3)
+            assert gone == [False, True]
+            await writer.publish(b"3", key="k")
+            assert await waiting == [b"3"]
+
+    for step in (-3_600.0, 3_600.0):
+        asyncio.run(whole(step))
 
 
 def test_without_a_keeper_persistent_topics_are_refused() -> None:

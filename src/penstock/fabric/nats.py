@@ -553,8 +553,8 @@ class NatsPublisher(Publisher):
         if self._qos.ownership is not Ownership.EXCLUSIVE:
             return
         while True:
-            now = self._clock.now()
             current, revision = await self._claimed()
+            now = self._clock.now()
             unchanged = self._fabric.claims.unchanged(self.topic, current)
             claim = contend(current, self.writer, self._strength, now, lease=self._qos.lease, unchanged=unchanged)
             if self._epoch not in (0, claim.epoch):

@@ -65,6 +65,10 @@ def since_boot() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+#: seconds after which a wait looks whether the machine has slept
+_LOOK: Final = 15.0
+
+
 class SystemClock:
     """The clock of this machine."""
 
@@ -77,8 +81,11 @@ class SystemClock:
         return since_boot()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait this many seconds of the event loop."""
-        await asyncio.sleep(seconds)
+        """Wait this many steady seconds. The event loop does not count those that the machine sleeps."""
+        end = since_boot() + seconds
+        await asyncio.sleep(min(seconds, _LOOK))
+        while (left := end - since_boot()) > 0:
+            await asyncio.sleep(min(left, _LOOK))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ class TopicOwnership:
     until: float
 
     def is_fresh(self, now: float, until: float) -> bool:
-        """Return whether it needs no renewal until then: half of that is left, and no more than a right clock gives."""
+        """Return whether it need not be renewed: over half of a lease that ends then is left, and not more than it."""
         return (until - now) / 2 < self.until - now <= until - now
 
     def as_dict(self) -> dict[str, object]:

@@ -42,6 +42,10 @@ LOG: Final = Qos(durability=Durability.TRANSIENT, history=KEEP_ALL, reliability=
 LIVE: Final = Qos(history=KEEP_ALL, reliability=RELIABLE)
 
 
+#: how much later a manual clock's date is than its steady time
+_STEADY: Final = 1_700_000_000.0
+
+
 class ManualClock:
     """A clock that stands still until a test moves it."""
 
@@ -55,8 +59,8 @@ class ManualClock:
         return self._now
 
     def steady(self) -> float:
-        """Return the same: a test moves this clock only forward."""
-        return self._now
+        """Return seconds that are not those since 1970."""
+        return self._now - _STEADY
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was moved so far."""

@@ -481,6 +481,73 @@ def test_a_pap_whose_clock_is_set_forward_waits_as_long_for_components() -> None
     run(test)
 
 
+def test_a_role_that_ends_while_another_one_is_withdrawn_ends_in_time() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        peps = [recorder(fabric, name, "ER(1)", clock) for name in ("pep1", "pep2")]
+        owner = min(PAP_KEY.principal, SECOND_PAP_KEY.principal)
+        rules = """
+            role ER(n: integer);
+            appointment enforcer(n: integer);
+            activate ER(n) if appointment enforcer(n) *;
+        """
+        ends = [datetime.fromtimestamp(clock.now() + seconds, UTC) for seconds in (60, 60.2)]
+        founding = tuple(
+            Appoint("enforcer", pep._key.principal, owner, (1,), end) for pep, end in zip(peps, ends, strict=True)
+        )
+        async with pap(fabric, administration(roles=rules, founding=founding), clock, note=notes.append) as p:
+            for pep in peps:
+                await pep.join()
+            assert [*p.registry.members] == ["pep1", "pep2"]
+            publisher: Any = p._owned
+            publish = publisher.publish
+
+            async def slowly(data: bytes, *, key: str) -> None:
+                await clock.sleep(0.5)
+                await publish(data, key=key)
+
+            publisher.publish = slowly
+            await clock.advance(61.5)
+            await settle()
+            assert [*p.registry.members] == []
+            assert [[error.code for error in pep.ends] for pep in peps] == [["component.role-lost"]] * 2
+
+    run(test)
+
+
+def test_the_clock_is_looked_at_although_something_else_is_due_before(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        wrong = WrongClock(clock)
+        pep, owner = recorder(fabric, "pep1", "ER(1)", clock), min(PAP_KEY.principal, SECOND_PAP_KEY.principal)
+        until = datetime.fromtimestamp(clock.now() + 5, UTC)
+        rules = """
+            role ER(n: integer);
+            fact admitted(who: principal, role: string, n: integer);
+            appointment enforcer(n: integer);
+            activate ER(n) if appointment enforcer(n) *;
+            role DR(n: integer);
+            activate DR(n) if fact admitted(principal, 'DR', n) *;
+        """
+        founding = (
+            Appoint("enforcer", pep._key.principal, owner, (1,), until),
+            *(admitted(name, role) for name, role in NAMES if role == "DR(1)"),
+        )
+        async with pap(fabric, administration(roles=rules, founding=founding), wrong, note=notes.append) as p:
+            await pep.join()
+            gone = recorder(fabric, "pdp1", "DR(1)", clock)
+            await gone.join()
+            await gone.close()
+            await p.reconfigure({"DR(1)": CHANGED}, expected=clock.now() + 1)
+            await clock.advance(CLOCK_LOOK)
+            wrong.wrong = 300.0
+            await clock.advance(p.settings.patience - CLOCK_LOOK)
+            await settle()
+            assert ([*p.registry.members], [one.code for one in notes]) == (["pdp1"], [])
+
+    run(test)
+    # Nor does the component fail whose certificate has ended when it leaves its topics from before.
+    assert caplog.messages == []
+
+
 def test_a_role_ends_when_its_time_is_over() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         pep = recorder(fabric, "pep1", "ER(1)", clock)

@@ -18,12 +18,12 @@ def test_each_is_looked_at_when_its_time_has_come() -> None:
     seen: list[tuple[str, float]] = []
 
     async def scenario(clock: ManualClock) -> None:
-        start = clock.now()
+        start = clock.steady()
 
         def over(number: int, waiting: str) -> float | None:
-            seen.append((waiting, clock.now() - start))
+            seen.append((waiting, clock.steady() - start))
             if waiting == "again" and len(seen) < 3:
-                return clock.now() + 10
+                return clock.steady() + 10
             pending.remove(number)
             return None
 
@@ -37,7 +37,7 @@ def test_each_is_looked_at_when_its_time_has_come() -> None:
         await asyncio.sleep(0)
         await clock.advance(20)
         assert len(pending) == 0
-        pending.add(5, "afterwards", clock.now() + 1)
+        pending.add(5, "afterwards", clock.steady() + 1)
         await asyncio.sleep(0)
         await clock.advance(1)
 
@@ -48,7 +48,7 @@ def test_each_is_looked_at_when_its_time_has_come() -> None:
 def test_closing_returns_what_waits_and_ends_the_timer() -> None:
     async def scenario(clock: ManualClock) -> None:
         pending: PendingRequests[str] = PendingRequests(clock, lambda _number, _waiting: None)
-        pending.add(1, "a", clock.now() + 1)
+        pending.add(1, "a", clock.steady() + 1)
         await asyncio.sleep(0)
         assert pending.close() == ["a"]
         await asyncio.sleep(0)
@@ -62,7 +62,7 @@ def test_there_is_one_timer_whatever_waits() -> None:
     async def scenario(clock: ManualClock) -> None:
         pending: PendingRequests[int] = PendingRequests(clock, lambda number, _: pending.remove(number))
         for number in range(100):
-            pending.add(number, number, clock.now() + 5 - number / 100)
+            pending.add(number, number, clock.steady() + 5 - number / 100)
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 2
         await clock.advance(6)

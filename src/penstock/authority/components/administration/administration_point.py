@@ -531,6 +531,9 @@ class AdministrationComponent:
     async def _act(self) -> None:
         """Do the work that there is, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
         async with self._lock:
+            began, due = self.now(), self.registry.due()
+            if due is not None and due < began:
+                self.registry.pass_time(began)
             try:
                 if self._has_work():
                     await self._claim()
@@ -547,8 +550,9 @@ class AdministrationComponent:
                     if self._unsure is not None:
                         self._begin("waiting for the fabric", self._look_again())
         self._wake()
-        # What is due still could not be done now.
-        self._schedule(LEASE)
+        due = self.registry.due()
+        # What was due before and still is could not be done.
+        self._schedule(LEASE if due is not None and due < began else 0.0)
 
     def _has_work(self) -> bool:
         registry = self.registry
@@ -568,6 +572,7 @@ class AdministrationComponent:
     async def _work(self) -> None:
         registry = self.registry
         # Roles that end, because a component leaves, is too slow, or has lost a role elsewhere.
+        self._excuse()  # claiming CONF takes time
         for component in registry.overdue(self.now()):
             self._note(
                 RefusedError(
@@ -833,14 +838,14 @@ class AdministrationComponent:
                 async with self._lock:
                     if self._ahead is not None:
                         await self._catch_up()
+                if self._ahead is None:
+                    await self._follow_table()
                 break
             except FailedError as error:
                 # This PAP would do nothing any more if it did not try again.
                 self._note(error)
                 await self._clock.sleep(CLOCK_LOOK)
-        if self._ahead is None:
-            await self._follow_table()
-            self._schedule()
+        self._schedule()
         if self._ahead is not None:  # what was written later is from the future still
             self._begin("clock", self._catch_up_later(self._ahead))
 
@@ -928,9 +933,10 @@ class AdministrationComponent:
         self._changed = asyncio.Event()
 
     def _schedule(self, pause: float = 0.0) -> None:
-        """Have one timer, for the first of what is due. If that is due already, there is a pause before."""
-        due = self.registry.due()
-        if due == self._due or not self._readers:
+        """Have one timer, for the first of what is due, after a pause."""
+        due, waits = self.registry.due(), any(one.waiting for one in self.registry.progress.values())
+        # A timer that began when nobody was waited for does not look at the clock.
+        if (due == self._due and (self._ran is not None or not waits)) or not self._readers:
             return
         if self._timer is not None and self._timer is not asyncio.current_task():
             self._timer.cancel()
@@ -963,13 +969,12 @@ class AdministrationComponent:
     async def _sleep_until(self, due: float, pause: float) -> None:
         steady = self._clock.steady
         self._ran = self._ran or (steady(), self.now())
-        rested = steady() + (pause if self.now() > due else 0.0)
+        rested = steady() + pause
         while self.now() <= due or steady() < rested:
             often, left = self._excuse(), max(due - self.now(), rested - steady()) + 1 / MICROSECONDS
             await self._clock.sleep(min(left, CLOCK_LOOK) if often else left)
         # Not in this task: what is done can make something else due, which replaces the timer.
         self._due, self._timer = None, None
-        self.registry.pass_time(self.now())
         self._begin("acting in time", self._act())
 
     async def _look_again(self) -> None:

@@ -936,6 +936,9 @@ class DomainRegistry:
             )
             for one in state.progress
         }
+        for number in self.progress.keys() & before.keys():
+            self.progress[number].starved = before[number].starved
+            self.progress[number].stepped = before[number].stepped
         self.key_numbers = [*state.key_numbers]
         self._ended, self._ended_at = dict(state.ended_with_keys), state.ended_at
         for issuer, name, record in state.partner_ended:

@@ -987,7 +987,10 @@ class Component:
             return
         timeline.forget(self.now())
         await self._release()
-        kept = [self._certificate_in(one).topics for one in timeline.all_kept()]
+        kept = [self._certificate.topics]
+        for one in timeline.all_kept():
+            with suppress(RefusedError):  # its role has ended by its date
+                kept.append(self._certificate_in(one).topics)
         for instance in sorted(self._publishers.keys() - {one for topics in kept for one in topics.write}):
             await self._publishers.pop(instance).close()
         for instance in sorted(self._readers.keys() - {one for topics in kept for one in topics.read}):
