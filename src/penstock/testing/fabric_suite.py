@@ -4,8 +4,9 @@
         async def open(self, clock: Clock) -> Fabric:
             return MyFabric(clock=clock)
 
-`open` returns a fabric without topics, `join` a second client of the same one if the adapter has clients. Time stands
-still until a test moves it, so nothing here waits for a clock; tests wait for what must come from a server.
+`open` returns a fabric without topics, `join` a second client of the same one if the adapter has clients, by default with
+the same clock. Time stands still until a test moves it, so nothing here waits for a clock; tests wait for what must come
+from a server.
 """
 # ruff: noqa: D102, S101  # a suite asserts, and the names of its tests say what
 
