@@ -220,7 +220,7 @@ def test_a_reading_that_hangs_does_not_keep_facts() -> None:
             table.rows = None
             await clock.advance(0.02)
             # The reading ends by the event loop's time, and the facts by the clock's.
-            await clock.advance(0.04)
+            await clock.advance(0.03)
             while ledger.true:
                 await asyncio.sleep(0.001)
 

@@ -4,9 +4,9 @@
         async def open(self, clock: Clock) -> Fabric:
             return MyFabric(clock=clock)
 
-`open` returns a fabric without topics, `join` a second client of the same one if the adapter has clients, by default with
-the same clock. Time stands still until a test moves it, so nothing here waits for a clock; tests wait for what must come
-from a server.
+`open` returns a fabric without topics. `join` returns a second client of the same one if the adapter has clients, by
+default with the same clock. Time stands still until a test moves it, so nothing here waits for a clock; tests wait for
+what must come from a server.
 """
 # ruff: noqa: D102, S101  # a suite asserts, and the names of its tests say what
 
@@ -43,8 +43,8 @@ LOG: Final = Qos(durability=Durability.TRANSIENT, history=KEEP_ALL, reliability=
 LIVE: Final = Qos(history=KEEP_ALL, reliability=RELIABLE)
 
 
-#: how much later a manual clock's date is than its steady time
-_STEADY: Final = 1_700_000_000.0
+#: how much more a manual clock's date is than its steady time, which is rounded in the same way
+_STEADY: Final = 500_000_000.0
 
 
 class ManualClock:
