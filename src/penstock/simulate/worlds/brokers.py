@@ -103,6 +103,8 @@ class BrokersWorld:
         #: the certificate of each process whose right to read the owner has granted, and how many there were
         self._rights: dict[str, Certificate] = {}
         self._issued = 0
+        #: the id of the last such certificate of each process, also of one that is not signed yet
+        self._latest: dict[str, str] = {}
         #: the certificates that each change of the owner is about, by its number
         self._about: dict[int, tuple[str, ...]] = {}
         #: changes that the owner has not signed, each with the reader whose right it revokes; and those not handed in
@@ -220,6 +222,7 @@ class BrokersWorld:
         if reader in self._rights:
             return
         self._rights[reader] = right = grant(reader, Right.SUBSCRIBE, valid=self._valid(), part=self._parts.get(reader))
+        self._latest[reader] = right.id
         self._simulation.note("owner", "granted", reader=reader, topic=_TOPIC)
         self._changes.put_nowait((publish(right), ""))
 
@@ -257,7 +260,8 @@ class BrokersWorld:
                 continue
             self._unsent.pop(0)
             note("owner", "acknowledged", of="policy", change=str(signed.value.number))
-            if revoked:
+            # The reader may have been given another right since, which is signed next.
+            if revoked and self._latest[revoked] in self._about[signed.value.number]:
                 self._simulation.start("watch", self._watch(revoked, signed.value.number))
 
     def _has_right(self, reader: str) -> bool:
@@ -265,8 +269,8 @@ class BrokersWorld:
 
     async def _watch(self, reader: str, number: int) -> None:
         """Note that a revocation is complete as soon as a broker says so, unless the right is given again."""
-        network = self._network
-        while not self._has_right(reader):
+        network, latest = self._network, self._latest[reader]
+        while latest == self._latest[reader] and not self._has_right(reader):
             for name, node in network.nodes.items():
                 with suppress(PenstockError):
                     if self._simulation.runs(name) and node.policies.completion(OWNER.principal, number).complete:

@@ -278,7 +278,9 @@ class SealingWorld(BrokersWorld):
     def _lend(self, broker: str, seconds: float) -> None:
         if broker not in self._rights and broker not in self._lent:
             ends = self._simulation.time + seconds
-            self._changes.put_nowait((publish(grant(broker, Right.SUBSCRIBE, valid=self._valid(ends))), ""))
+            right = grant(broker, Right.SUBSCRIBE, valid=self._valid(ends))
+            self._latest[broker] = right.id
+            self._changes.put_nowait((publish(right), ""))
             self._simulation.note("owner", "granted", reader=broker, topic=READING.name.name)
             self._join(broker)
             self._lent.add(broker)
