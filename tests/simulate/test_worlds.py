@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,18 +15,21 @@ from penstock.simulate.run import run
 from penstock.simulate.scenario import SimulationScenario
 from penstock.simulate.worlds import WORLDS
 
-#: seeds of each world that `make soak` runs, with so many steps in such a time that each has a thousand messages
+#: seeds of each world that `make soak` runs, and how often steps come. Each goes on until it has a thousand messages
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
 SOAK_OPTIONS = {
-    "brokers": {"size": 96},
-    "revocation": {"size": 24, "seconds": 16},
-    "brokers-on-fabric": {"size": 36, "seconds": 16},
-    "sealing": {"size": 20},
-    "sealing-replicas": {"size": 20},
-    "components": {"size": 10, "seconds": 8},
-    "decisions": {"size": 90},
-    "roles": {"size": 340},
-    "rule-book": {"size": 190},
+    world: {"size": size, "seconds": seconds, "messages": 1_000}
+    for world, size, seconds in (
+        ("brokers", 50, 16),
+        ("revocation", 14, 16),
+        ("brokers-on-fabric", 24, 16),
+        ("sealing", 10, 16),
+        ("sealing-replicas", 10, 16),
+        ("components", 5, 8),
+        ("decisions", 56, 20),
+        ("roles", 220, 20),
+        ("rule-book", 100, 20),
+    )
 }
 #: what the log of a search must have, or else a checker would have nothing to read
 SOAK_NOTES = {
@@ -66,6 +70,18 @@ def test_nothing_is_violated(world: str) -> None:
     assert found.violations == (), "" if found.scenario is None else found.scenario.text()
     assert found.fewest["faults"] >= 5
     assert found.fewest["messages"] >= 100
+
+
+def test_a_run_goes_on_until_it_has_enough_messages() -> None:
+    scenario = SimulationScenario("rule-book", 3, options={"size": 10, "seconds": 4, "messages": 300})
+    outcome = run(scenario)
+    steps, faults = outcome.scenario.steps or (), outcome.scenario.faults or ()
+    assert outcome.counts["messages"] >= 300
+    assert 10 < len(steps) < 80
+    assert steps[-1].at > max(one.at + one.seconds for one in faults)
+    assert run(SimulationScenario.parse(outcome.scenario.text())).trace == outcome.trace
+    enough = run(replace(scenario, options={**scenario.options, "messages": 1}))
+    assert len(enough.scenario.steps or ()) < len(steps)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The same scenario always gives the same outcome, in every process.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from penstock.simulate.worlds.world import PROCESS_WORDS, SimulationWorld
 
 #: how many steps a run has if its scenario does not say it
 STEPS: Final = 100
+#: how many times longer steps can go on until there are enough messages
+_LONGER: Final = 8
 #: the largest option, and the longest time
 _MOST: Final = 100_000
 _LONGEST: Final = 100_000.0
@@ -70,7 +73,7 @@ def _items(scenario: SimulationScenario) -> list[SimulationStep | Fault]:
 
 
 def _checked_options(scenario: SimulationScenario, own: Sequence[str]) -> Mapping[str, int]:
-    known = (*own, "size", "seconds", "start", "latency")
+    known = (*own, "size", "seconds", "messages", "start", "latency")
     for name, value in scenario.options.items():
         if name not in known:
             hint = did_you_mean(name, known, f"there are: {', '.join(known)}")
@@ -113,14 +116,16 @@ def drawn(scenario: SimulationScenario) -> SimulationScenario:
     """Return the scenario with the steps and faults that its seed gives, where it has none.
 
     The options `size` and `seconds` say how many steps there are, and within which time everything begins. With the
-    faults the option `latency` is drawn, unless the scenario has it: the place of the latency's shape in `SHAPES`
+    option `messages` there are more steps, as many in the same time: `run` stops when there are enough messages. With
+    the faults the option `latency` is drawn, unless the scenario has it: the place of the latency's shape in `SHAPES`
     (default: 0).
     """
     world, size = world_of(scenario), scenario.options.get("size", STEPS)
     within = scenario.options.get("seconds", world.seconds)
     steps, faults, options = scenario.steps, scenario.faults, scenario.options
     if steps is None:
-        steps = world.steps(_random(scenario, "steps"), size, within)
+        longer = _LONGER if "messages" in options else 1
+        steps = world.steps(_random(scenario, "steps"), size * longer, within * longer)
     if faults is None:
         faults = draw(_random(scenario, "faults"), world, within)
         shape = options.get("latency", _random(scenario, "latency").randrange(len(SHAPES)))
@@ -137,6 +142,9 @@ def run(scenario: SimulationScenario, started: Callable[[], SimulationScenario] 
 
     Raises `FailedError` (`simulate.real`) if the world fails after code has used the real machine, and what the world
     raises otherwise.
+
+    With the option `messages`, steps that come after all faults are performed only until the network was given so many
+    messages.
 
     With the option `start` the world starts with that seed, and goes on with the scenario's own. Scenarios that differ
     in nothing else than their own seed start in the same way: `started` is called when the world has started, and
@@ -181,10 +189,21 @@ async def _drive(
         await (apply(simulation, world, work) if isinstance(work, Fault) else world.perform(work))
 
     steps, faults = scenario.steps or (), scenario.faults or ()
-    await asyncio.gather(*(at(one.at, one) for one in steps), *(at(one.at, one) for one in faults))
+    enough = scenario.options.get("messages")
+    over = math.inf if enough is None else max((one.at + one.seconds for one in faults), default=0.0)
+    performed, later = [one for one in steps if one.at <= over], [one for one in steps if one.at > over]
+    await asyncio.gather(*(at(one.at, one) for one in performed), *(at(one.at, one) for one in faults))
+    under_way = []
+    for step in later:
+        if enough is not None and simulation.messages >= enough:
+            break
+        await asyncio.sleep(max(0.0, start + step.at - simulation.time))
+        under_way.append(asyncio.ensure_future(world.perform(step)))
+        performed.append(step)
+    await asyncio.gather(*under_way)
     await simulation.network.resent(_RESENDING)
     await world.settle()
-    return scenario
+    return replace(scenario, steps=(*performed,))
 
 
 def _real_uses(simulation: Simulation) -> Iterator[FailedError]:
