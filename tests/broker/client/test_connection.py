@@ -97,15 +97,17 @@ def test_what_has_come_does_not_come_again_from_a_broker_that_restarted() -> Non
                 # As its publisher likes.
                 await feed.publish(event)
             assert await headlines(news, 2) == ["had", "had"]
-        await until(lambda: "down" in repr(reader) + repr(writer))
-        async with running(READ, WRITE, port=port) as node:
-            await until(lambda: node.held == 2)
-            # As if it had been under way in the network for so long.
-            await feed.publish(event)
-            await feed.publish(Event.of(feed.type, {"headline": "another one"}, id="one", time=noon))
-            assert await headlines(news, 1) == ["another one"]
-            await reader.close()
-            await writer.close()
+        for other in ("another one", "a third one"):
+            await until(lambda: "down" in repr(reader) + repr(writer))
+            async with running(READ, WRITE, port=port) as node:
+                await until(lambda: node.held == 2)
+                # As if it had been under way in the network for so long, and then as its publisher likes.
+                for _ in range(3):
+                    await feed.publish(event)
+                await feed.publish(Event.of(feed.type, {"headline": other}, id="one", time=noon))
+                assert await headlines(news, 3) == ["had", "had", other]
+        await reader.close()
+        await writer.close()
 
     run(main())
 

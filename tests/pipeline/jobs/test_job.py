@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import publish
@@ -30,7 +31,7 @@ from tests.pipeline.rows import sharing
 from tests.trust.kit import NOW, grant, refused, who
 
 from penstock.errors import FailedError, PenstockError
-from penstock.guard.decision_log import EventCounts, read_record
+from penstock.guard.decision_log import DecisionRecord, EventCounts, read_record
 from penstock.model import EventType
 from penstock.pipeline import outputs as commits
 from penstock.pipeline import shared_columns
@@ -38,11 +39,12 @@ from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.jetstream.messages import JetStreamSource, check_stream
 from penstock.pipeline.jetstream.options import parse_options
+from penstock.pipeline.jobs import enforce
 from penstock.pipeline.jobs import job as jobs
 from penstock.pipeline.jobs import reports as jobs_report
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, TableRecords
-from penstock.pipeline.jobs.job import Job, RunningStream, run, start
+from penstock.pipeline.jobs.job import Job, RunningStream, run, spark_errors, start
 from penstock.pipeline.jobs.reports import Audit, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.outputs import Output, Said, Streaming, totals
 from penstock.testing.nats import NatsServer
@@ -133,12 +135,18 @@ def check(spark: SparkSession, plant: Plant) -> None:
         open_view(spark, plant.path("delivered"), "stranger")
 
 
-def records(path: str) -> list[tuple[str, str, int, int]]:
+def stored(path: str) -> list[DecisionRecord]:
     lines = [line for file in Path(path).rglob("part-*") for line in file.read_text().splitlines()]
     found = [read_record(line) for line in lines]
     assert len({record.id for record in found}) == len(found)
+    return found
+
+
+def records(path: str) -> list[tuple[str, str, int, int]]:
     return sorted(
-        (str(r.principal), str(r.effect), r.counts.passed, r.counts.refused) for r in found if r.counts is not None
+        (str(r.principal), str(r.effect), r.counts.passed, r.counts.refused)
+        for r in stored(path)
+        if r.counts is not None
     )
 
 
@@ -404,15 +412,40 @@ def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant)
 
 
 LATE = "[STREAM_FAILED] Query terminated: Python worker failed to connect back."
+LATE_BATCH = FailedError("pipeline.spark", "late-worker", hint="ten seconds are over", condition="late-worker")
+
+
+class LateTaskError(Py4JJavaError):  # type: ignore[misc]  # it has no types
+    """What PySpark raises if Python starts too late for a task, as text alone: otherwise Java has it."""
+
+    def __init__(self, words: str = "Python worker failed to connect back.") -> None:
+        self.words = words
+
+    def __str__(self) -> str:
+        return f"An error occurred while calling o1.x.\n: org.apache.spark.SparkException: Job aborted: {self.words}"
+
+
+def test_a_task_whose_python_started_too_late_is_named() -> None:
+    with pytest.raises(FailedError) as late, spark_errors():
+        raise LateTaskError
+    assert late.value.fields["condition"] == "late-worker"
+    assert "ten seconds" in late.value.hint
+    with pytest.raises(FailedError) as other, spark_errors():
+        raise LateTaskError("a disk is full")
+    assert other.value.fields["condition"] == "org.apache.spark.SparkException"
 
 
 @dataclass
 class LateQuery:
-    """A query that ended because Python started too late, if `late`, and has made progress before, if it `ran`."""
+    """A query that ended because Python started too late, if `late`, and has made progress before, if it `ran`.
+
+    `problem` is what its batch raised.
+    """
 
     late: bool
     ran: bool = False
     words: str = LATE
+    problem: PenstockError | None = None
 
     @property
     def lastProgress(self) -> dict[str, object] | None:  # noqa: N802  # Spark's name
@@ -427,18 +460,22 @@ class LateQuery:
 class LateWriter:
     """What begins such queries, one after the other, or fails to."""
 
-    def __init__(self, *queries: LateQuery | PySparkException) -> None:
+    def __init__(self, problems: list[PenstockError], *queries: LateQuery | PySparkException) -> None:
+        self.problems = problems
         self.queries = iter(queries)
 
     def start(self) -> LateQuery:
         query = next(self.queries)
         if isinstance(query, PySparkException):
             raise query
+        if query.problem is not None:
+            self.problems.append(query.problem)
         return query
 
 
 def running(*queries: LateQuery | PySparkException) -> RunningStream:
-    return RunningStream(cast("Any", LateWriter(*queries)))
+    problems: list[PenstockError] = []
+    return RunningStream(cast("Any", LateWriter(problems, *queries)), problems)
 
 
 def test_a_query_whose_python_started_too_late_is_started_again() -> None:
@@ -450,7 +487,10 @@ def test_a_query_whose_python_started_too_late_is_started_again() -> None:
     # Through Spark Connect it fails as it starts.
     error = AnalysisException(LATE)
     assert running(error, late, error, error, late, good).wait()
-    for queries in ([late] * 6, [late, *[error] * 5]):
+    # In a batch it is the job that fails.
+    batch = LateQuery(late=True, words="Query terminated", problem=LATE_BATCH)
+    assert running(*[batch] * 5, good).wait()
+    for queries in ([late] * 6, [late, *[error] * 5], [batch] * 6):
         with pytest.raises(FailedError, match="late-worker") as failed:
             running(*queries).wait()
         assert "ten seconds" in str(failed.value.hint)
@@ -462,10 +502,48 @@ def test_a_query_that_fails_otherwise_is_not_started_again() -> None:
         broken.wait()
     with pytest.raises(AnalysisException):
         running(AnalysisException("Job aborted"))
-    failing = running(LateQuery(late=True))
-    failing.problems.append(FailedError("test.own", "the job's own"))
-    with pytest.raises(FailedError, match="the job's own"):
-        failing.wait()
+    own = LateQuery(late=True, problem=FailedError("test.own", "the job's own"))
+    for queries in ([own], [LateQuery(late=True, problem=LATE_BATCH), own]):
+        with pytest.raises(FailedError, match="the job's own"):
+            running(*queries).wait()
+
+
+@pytest.mark.long
+def test_a_batch_whose_python_started_too_late_is_written_again(
+    spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of a batch is written, and then fails once."""
+    failed: set[tuple[object, ...]] = set()
+
+    def late(of: object, name: str, place: Callable[..., tuple[object, ...]]) -> None:
+        write = getattr(of, name)
+
+        def behind(*values: Any, **named: Any) -> Any:
+            written = write(*values, **named)
+            if (found := place(*values, **named)) not in failed:
+                failed.add(found)
+                raise LateTaskError
+            return written
+
+        monkeypatch.setattr(of, name, behind)
+
+    late(Output, "write", lambda output, _frame, part, batch, *_: (output.path, part, batch))
+    late(enforce, "store_rows", lambda _delivered, path, *, batch, **_: (path, "rows", batch))
+    plant.write()
+    jobs = {"ingested": plant.ingest(), "admitted": plant.admit(), "delivered": plant.deliver()}
+    for out, job in jobs.items():
+        start(job, spark, plant.path(out), STREAM).wait()
+        assert list(commits.commits(spark, plant.path(out))) == [0]
+    assert len(failed) == 2 + 2 + 1
+    check(spark, plant)
+    assert totals(spark, plant.path("ingested"))["read"] == RECORDS
+    # Nothing is recorded twice, and no decision is lost with an attempt.
+    passed = len(admitted(RECORDS))
+    assert sum(record[2] for record in records(plant.path("admitted/decisions"))) == passed
+    assert sum(record[2] + record[3] for record in records(plant.path("delivered/decisions"))) == 4 * passed
+    for out in ("admitted", "delivered"):
+        found = stored(plant.path(f"{out}/decisions"))
+        assert {one.id for one in found if one.decision is None} == {one.decision for one in found} - {None}
 
 
 def test_a_stream_of_one_file_is_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.apps.conftest import Shell
 from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
-from tests.pipeline.jobs.test_job import STREAM, KilledError, Plant
+from tests.pipeline.jobs.test_job import STREAM, KilledError, LateTaskError, Plant
 from tests.pipeline.jobs_plant import FIRST, HIDDEN, POLICY, admitted, build, good, interpreted, write_events
 from tests.trust.kit import NOW, refused
 
@@ -43,7 +43,10 @@ def plant(tmp_path: Path) -> Plant:
 
 @dataclass
 class FakeSink:
-    """A table in memory, by name of the output and batch; it can be killed before or behind its own commit."""
+    """A table in memory, by name of the output and batch; it can be killed before or behind its own commit.
+
+    Or Python starts too late for it, once.
+    """
 
     rows: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     killed: str = ""
@@ -63,6 +66,9 @@ class FakeSink:
             self.rows[output, batch] = [row[0] for row in rows.frame.select("`@id`").collect()]
         if self.killed == "behind":
             raise KilledError("test.killed", "behind the table's commit")
+        if self.killed == "late":
+            self.killed = ""
+            raise LateTaskError
         return len(self.rows[output, batch])
 
     @property
@@ -105,6 +111,16 @@ class Lines:
     def rows(self, output: Output, batch: int, said: Said) -> SinkRows:
         del said
         return SinkRows(output.spark.read.parquet(output.part("copied", batch)))
+
+
+def test_a_stream_whose_python_started_too_late_for_a_table_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("a\nb\n")
+    sink, out = FakeSink(killed="late"), str(tmp_path / "out")
+    start(Lines(str(tmp_path / "in")), spark, out, STREAM, sinks=[sink]).wait()
+    assert not sink.killed
+    assert sink.ids == ["a", "b"]
+    assert [said["to"] for said in commits(spark, out).values()] == [{"fake:": 2}]
 
 
 @pytest.mark.parametrize(

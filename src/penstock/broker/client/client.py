@@ -8,8 +8,8 @@ With an event class (`penstock.event`) in the place of the type's name, `subscri
 `publish` takes them.
 
 A client keeps its requests and sends them again after a link was lost: it reconnects by itself. Events that were
-published in between are lost for it. The last events that a subscription had before do not come again. A request that
-waited for its answer then fails (`client.interrupted`): it may have been carried out or not.
+published in between are lost for it. One copy of each of the last events that a subscription had before is dropped. A
+request that waited for its answer then fails (`client.interrupted`): it may have been carried out or not.
 
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
 the client know, what was granted and which right was missing in `detail`. If a right is missing, the message says which
@@ -320,9 +320,9 @@ class Subscription(_Held, Generic[T]):
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
         self._rows: deque[Row] = deque()
-        #: hashes of the last rows that have arrived, and of those that had before the last reconnection
+        #: hashes of the last rows that have arrived, and of those before the last reconnection that have had no copy
         self._recent: deque[int] = deque(maxlen=_REMEMBERED)
-        self._before: frozenset[int] = frozenset()
+        self._before: set[int] = set()
         self._calling: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -339,7 +339,7 @@ class Subscription(_Held, Generic[T]):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
         hashes = [_hash(row) for row in rows]
         if self._before:
-            rows = [row for row, known in zip(rows, hashes, strict=True) if known not in self._before]
+            rows = [row for row, known in zip(rows, hashes, strict=True) if not self._is_copy(known)]
         self._recent.extend(hashes)
         self._rows.extend(rows)
         if self._callback is not None and (self._calling is None or self._calling.done()):
@@ -356,7 +356,15 @@ class Subscription(_Held, Generic[T]):
 
         After a restart it takes an event that was under way in the network for a new one.
         """
-        self._before = frozenset(self._recent)
+        self._before = set(self._recent)
+
+    def _is_copy(self, known: int) -> bool:
+        """Return whether an event counts as a copy of one from before the last reconnection; each has one copy."""
+        if known not in self._before:
+            return False
+        # A broker takes an event from the network once between its restarts. What comes after that was published again.
+        self._before.remove(known)
+        return True
 
     async def _call(self, callback: Taken[T]) -> None:
         """Call the callback with the events that have arrived, in a task of its own: it can send requests."""

@@ -359,6 +359,8 @@ def _judge(policy: PipelinePolicy) -> SignerPolicy:
 
 def _write_records(desk: RecordingPolicy, output: Output, batch: int) -> int:
     """Write the records since the last batch, as lines; return how many."""
+    # A stream that is started again, because Python was late for a batch, does not decide again what it has decided.
+    # So these must still be here then: nothing that a step does behind this starts Python.
     lines = desk.lines()
     output.write_lines(lines, DECISIONS, batch)
     return len(lines)

@@ -11,8 +11,9 @@ the description of the complete ones, which is written last (`commits`). A run w
 
 A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output, says what belongs to which. A batch
 that is complete is never written again, and one that is not is written again, over what there is of it. So every event
-is in the output exactly once, whenever a run was killed. A stream over the output of another job follows its commits,
-never sees a batch that is not complete, and refuses to go on where that output was replaced (`following`).
+is in the output exactly once, whenever a run was killed or a stream started again (`RunningStream`). A stream over the
+output of another job follows its commits, never sees a batch that is not complete, and refuses to go on where that
+output was replaced (`following`).
 
 The main rows of a job can also go to tables (`RowSink`). A batch is then (1) written to the output and described in
 `prepared/`, (2) written to each table from there, (3) committed. A run that was killed goes on behind what is done:
@@ -114,9 +115,20 @@ _LATE_CONDITION: Final = "late-worker"
 _RESTARTS: Final = 5
 
 
+def _is_late(error: Exception) -> bool:
+    """Return whether Spark, or a job's own batch, failed because Python started too late."""
+    if isinstance(error, PenstockError):
+        return error.fields.get("condition") == _LATE_CONDITION
+    return _LATE in str(error)
+
+
 @dataclass(slots=True)
 class RunningStream:
-    """A stream that runs. It is started again if it ends because Python started too late, and goes on where it was."""
+    """A stream that runs. It is started again if it ends because Python started too late, and goes on where it was.
+
+    A batch that had begun is then written again, as after a run that was killed. `problems` are the errors that the job
+    itself raised since the last start.
+    """
 
     writer: DataStreamWriter
     problems: list[PenstockError] = field(default_factory=list)
@@ -128,6 +140,7 @@ class RunningStream:
 
     def _start(self) -> None:
         while True:
+            self.problems.clear()
             try:
                 self.query = self.writer.start()
             except PySparkException as error:
@@ -137,9 +150,9 @@ class RunningStream:
             else:
                 return
 
-    def _may_start_again(self, error: PySparkException) -> bool:
+    def _may_start_again(self, error: Exception) -> bool:
         self._restarts += 1
-        return _LATE in str(error) and self._restarts <= _RESTARTS
+        return _is_late(error) and self._restarts <= _RESTARTS
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the end, and return whether it was reached.
@@ -153,12 +166,11 @@ class RunningStream:
                         return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # a part of a second too
                     self.query.awaitTermination()
                 except PySparkException as error:
-                    if self.problems:
-                        raise self.problems[0] from None
-                    if _LATE in str(error) and self.query.lastProgress:
+                    problem = self.problems[0] if self.problems else error
+                    if _is_late(problem) and self.query.lastProgress:
                         self._restarts = 0
-                    if not self._may_start_again(error):
-                        raise
+                    if not self._may_start_again(problem):
+                        raise problem from None
                     self._start()
                 else:
                     return True
@@ -294,21 +306,22 @@ def spark_errors() -> Iterator[None]:
             ) from error
         if (raised := raised_by_task(error)) is not None:
             raise raised from error
-        condition = _LATE_CONDITION if _LATE in str(error) else error.getCondition() or "unknown"
-        raise store_error(str(error)) or _spark_error(condition) from error
+        raise store_error(str(error)) or _spark_error(error, error.getCondition()) from error
     except Py4JJavaError as error:
         # Only the kind of the exception is shown: its words can contain anything.
         found = _EXCEPTION.search(str(error))
-        raise store_error(str(error)) or _spark_error(found[1] if found else "unknown") from error
+        raise store_error(str(error)) or _spark_error(error, found and found[1]) from error
 
 
 #: the exception in an error of Java that Spark has no condition for
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 
 
-def _spark_error(condition: str) -> FailedError:
+def _spark_error(error: Exception, condition: str | None) -> FailedError:
+    condition = condition or "unknown"
     hint = "check that the input can be read and the output be written; --spark-log FILE keeps its log"
-    if condition == _LATE_CONDITION:
+    if _is_late(error):
+        condition = _LATE_CONDITION
         hint = "Python did not start in ten seconds: check PYSPARK_PYTHON, or try again when the machine is less busy"
     return FailedError(
         "pipeline.spark",
