@@ -363,7 +363,8 @@ NOT_MEMBER: Final = "keys.not-member"
 #: the refusals that are answered. Others are not: early requests are repeated, and copies are ignored
 ANSWERED: Final[Mapping[KeyWish, frozenset[str]]] = MappingProxyType(
     {
-        KeyWish.JOIN: frozenset((NO_PLACE, NOT_BROKER)),
+        # The last one while an operator's eviction of the broker waits.
+        KeyWish.JOIN: frozenset((NO_PLACE, NOT_BROKER, NOT_MEMBER)),
         KeyWish.PATH: frozenset((NOT_MEMBER,)),
         KeyWish.HISTORY: frozenset((NOT_ENTITLED, NO_HISTORY)),
     }

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 
 from tests.broker.keys.test_node_keys import POLICY, SEALED, holds, managing
@@ -15,6 +16,7 @@ from penstock.broker.keys.log import MemoryLog, read_record
 from penstock.broker.keys.sealing import open_record
 from penstock.broker.wire.protocol import FetchKeys, KeyWord
 from penstock.crypto import SigningKey
+from penstock.crypto.hpke import SealingKey
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
@@ -34,9 +36,11 @@ FAR = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 @asynccontextmanager
-async def two(*more: object, log: MemoryLog | None = None) -> AsyncIterator[tuple[Broker, Broker]]:
+async def two(
+    *more: object, log: MemoryLog | None = None, fetching: int = LIMITS.key_fetching
+) -> AsyncIterator[tuple[Broker, Broker]]:
     """A manager, and a broker that has joined."""
-    limits = replace(LIMITS, key_answer=1_500)
+    limits = replace(LIMITS, key_answer=1_500, key_fetching=fetching)
     managed = replace(managing(), log=log or MemoryLog())
     policy = (*TWO, *more)
     async with (
@@ -45,6 +49,10 @@ async def two(*more: object, log: MemoryLog | None = None) -> AsyncIterator[tupl
     ):
         await until(lambda: holds(manager) == holds(other) == 4)
         yield manager, other
+
+
+def bytes_of(number: int, size: int) -> bytes:
+    return bytes([number]) * size
 
 
 async def rotate(client: Client, times: int = 1) -> None:
@@ -237,6 +245,20 @@ def test_no_manager_is_there() -> None:
             assert alone.keys._transport._followed == {AGENCY.principal, PDA.principal}
             alone.keys.forwarded(strange)
             assert alone.keys._transport._followed == {AGENCY.principal}
+
+    run(test())
+
+
+def test_requests_that_are_too_large_to_be_passed_on_do_not_block_others() -> None:
+    async def test() -> None:
+        async with two(fetching=2) as (_, other), client_of(other, PDA) as client:
+            for number in (1, 2, 3):
+                public, much = SealingKey(partial(bytes_of, number)).public, bytes(500_000)
+                asked = KeyRequest(KeyWish.HISTORY, PDA.principal, WHOLE, datetime.now(UTC), 1, 1, public, much)
+                request = FetchKeys(client._connection.number(), sign_value(asked, PDA).to_bytes())
+                await refused("route.event-size", client._connection.ask(request))
+            assert (other.keys.fetching, other.keys._forwarded) == ({}, {})
+            await refused("keys.not-entitled", client.fetch_keys(WHOLE, 1, 99))
 
     run(test())
 

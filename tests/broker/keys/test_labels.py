@@ -16,7 +16,7 @@ from tests.broker.key_kit import (
     joining,
     right,
 )
-from tests.trust.kit import DAY, NOW, who
+from tests.trust.kit import CURRENT, DAY, NOW, who
 
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.manager import Append, Reply
@@ -78,7 +78,8 @@ def test_the_next_change_waits_until_the_last_one_is_over() -> None:
 def test_who_has_a_right_again_before_it_is_evicted_stays() -> None:
     keys = world(20, 21)
     keys.rotate()
-    keys.evict(21)
+    # Its right is revoked, and is there again while the labels are changing.
+    assert keys.manager.review(keys.now, LABELS, lambda _: [], {who(20)}) == []
     keys.now = at(1)
     keys.join(21)
     keys.pass_time(OVERLAP)
@@ -107,15 +108,23 @@ def test_who_renews_its_right_while_labels_change_stays(asks: float) -> None:
     assert keys.members() == {20, 21}
 
 
-def test_whom_an_operator_evicts_goes_whatever_its_right() -> None:
+@pytest.mark.parametrize("ends", [CURRENT, Validity.between(NOW - DAY, NOW + 9 * DAY)], ids=["same", "later"])
+def test_whom_an_operator_evicts_goes_whatever_its_right(ends: Validity) -> None:
     keys = world(20, 21, 22)
     keys.evict(22)
-    # The labels are changing already, so this waits; and meanwhile everybody's right is looked at.
+    # The labels are changing already, so this waits. Meanwhile everybody's right is looked at, and it renews its own.
     keys.evict(21)
-    shown = {who(number): grounds(number, right(number)) for number in (20, 21)}
+    shown = {who(20): grounds(20, right(20)), who(21): grounds(21, right(21, validity=ends))}
     keys.run(keys.manager.review(keys.now, LABELS, shown.__getitem__))
-    keys.pass_time(OVERLAP)
-    assert keys.members() == {20}
+    keys.now = at(1)
+    keys.join(21, right(21, validity=ends))
+    assert keys.refusals == ["keys.not-member"]
+    keys.now = at(1 + OVERLAP)
+    keys.run(keys.manager.tick(keys.now)[0])
+    assert (keys.members(), keys.epoch) == ({20}, 3)
+    # A broker that still asks to join, because its operator says so, comes back then.
+    keys.pass_time(5)
+    assert keys.members() == {20, 21}
 
 
 def test_a_broker_that_starts_in_between_gets_the_old_labels_too() -> None:

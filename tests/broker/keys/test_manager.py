@@ -43,6 +43,12 @@ def request(
     return sign_value(KeyRequest(wish, who(broker), group, at(seconds), 0, 0, public), key(broker)).unverified()
 
 
+def lose_right(world: World, number: int, seconds: float = 0) -> list[Output]:
+    """Let a broker lose its right by a change of policy."""
+    others = world.manager.holders(GROUP) - {who(number)}
+    return world.manager.review(at(seconds), GROUP, lambda _: [], others)
+
+
 def last_record(world: World) -> KeyRecord:
     return parse_signed(world.log.records[-1], KeyRecord).value
 
@@ -199,7 +205,7 @@ def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it(*, rotates
     world = World(20, 21)
     # Its right was revoked and is there again before the log has the eviction, or an epoch before that.
     first = world.manager.rotate(world.now, GROUP) if rotates else []
-    (append,) = first + world.manager.evict(world.now, GROUP, who(21))
+    (append,) = first + lose_right(world, 21)
     again = world.manager.join(at(1), request(21, seconds=1), grounds(21, right(21)))
     assert again == []
     sent = carry_out(at(1), world.manager, world.log, [append])
@@ -209,9 +215,28 @@ def test_who_asks_again_while_its_eviction_waits_is_admitted_after_it(*, rotates
     assert who(21) not in world.manager._state(GROUP).evicted
 
 
+def test_another_right_does_not_undo_an_operators_eviction_that_waits() -> None:
+    world = World(20, 21)
+    evicts = world.manager.evict(world.now, GROUP, who(21))
+    longer = right(21, validity=Validity.between(NOW - DAY, NOW + 9 * DAY))
+    shown = {who(20): grounds(20, right(20)), who(21): grounds(21, longer)}
+    assert world.manager.review(at(1), GROUP, shown.__getitem__) == []
+    renews = request(21, seconds=1)
+    with refused("keys.not-member"):
+        world.manager.join(at(1), renews, grounds(21, longer))
+    sent = carry_out(at(1), world.manager, world.log, evicts)
+    assert not any(isinstance(output, Reply) for output in sent)
+    assert (world.members(), world.epoch) == ({20}, 2)
+    # The same request, sent again by somebody else, does not bring it back. Its next one does.
+    with refused("keys.old-request"):
+        world.manager.join(at(2), renews, grounds(21, longer))
+    carry_out(at(2), world.manager, world.log, world.manager.join(at(2), request(21, seconds=2), grounds(21, longer)))
+    assert world.members() == {20, 21}
+
+
 def test_who_is_to_be_admitted_is_not_told_that_it_was_evicted() -> None:
     world = World(20, 21)
-    (evicts,) = world.manager.evict(world.now, GROUP, who(21))
+    (evicts,) = lose_right(world, 21)
     assert world.manager.join(at(1), request(21, seconds=1), grounds(21, right(21))) == []
     assert isinstance(evicts, Append)
     assert at_once(world.log.append(evicts.number, evicts.record.to_bytes()))
@@ -229,7 +254,7 @@ def test_who_is_to_be_admitted_is_not_told_that_it_was_evicted() -> None:
 
 def test_whose_right_ends_while_it_waits_is_not_admitted() -> None:
     world = World(20, 21)
-    (append,) = world.manager.evict(world.now, GROUP, who(21))
+    (append,) = lose_right(world, 21)
     short = right(21, validity=Validity.between(NOW - DAY, at(5)))
     assert world.manager.join(at(1), request(21, seconds=1), grounds(21, short, now=at(1))) == []
     assert [type(one) for one in carry_out(at(60), world.manager, world.log, [append])] == [Tell]

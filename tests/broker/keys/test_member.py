@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
+import pytest
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
 
@@ -327,6 +328,61 @@ def test_who_was_evicted_is_told_so_and_forgets_its_keys() -> None:
     world.join(21)
     assert (broker.member.evicted, broker.seals, world.epoch) == (False, True, 4)
     assert world.brokers[20].keys[4] == broker.keys[4]
+
+
+def refused_while_evicting(world: World, number: int, request: SignedValue[KeyRequest]) -> list[str]:
+    """Bring a request to a manager whose operator evicts the broker, and its answer back."""
+    with refused("keys.not-member"):
+        world.ask(number, request)
+    answer = sign_value(world.refusal(request), key(MANAGER))
+    return world.brokers[number].take(world.brokers[number].member.refused(world.now, answer.unverified()))
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["renews", "joins"])
+def test_who_only_renews_its_right_does_not_come_back_after_its_eviction(*, joins: bool) -> None:
+    world = World(20, 21)
+    broker, ends = world.brokers[21], (at(100), at(200))
+    broker.member.until = ends[0]
+    evicts = world.manager.evict(world.now, GROUP, who(21))
+    if joins:
+        broker.take(broker.member.join(at(1), ends[0]))
+    world.now = at(2)
+    # Also if it does so once more before it is answered.
+    for end in (at(150), ends[1]):
+        broker.take(broker.member.renew(world.now, end))
+    assert refused_while_evicting(world, 21, broker.asks[-1]) == []
+    broker.asks.clear()
+    # It still has its keys. What it was evicted with is the right that it had before.
+    assert (broker.seals, broker.member.evicted, broker.member.until) == (True, not joins, ends[joins])
+    world.run(evicts)
+    for seconds in (1, 5, 5):
+        world.pass_time(seconds)
+    assert (world.members() == {20, 21}, broker.seals, broker.member.evicted) == (joins, joins, not joins)
+
+
+def test_who_follows_an_epoch_was_not_evicted() -> None:
+    world = World(20, 21)
+    broker = world.brokers[21]
+    world.manager.evict(world.now, GROUP, who(21))
+    world.now = at(1)
+    broker.take(broker.member.renew(world.now, at(100)))
+    refused_while_evicting(world, 21, broker.asks.pop())
+    assert broker.member.evicted
+    # The manager starts again, and its log does not have the eviction.
+    world.restart()
+    world.rotate()
+    assert (broker.keys[2] == world.key(), broker.member.evicted) == (True, False)
+
+
+def test_who_has_no_key_yet_is_told_that_an_operator_evicts_it() -> None:
+    world = World(20, 21)
+    world.manager.evict(world.now, GROUP, who(21))
+    world.now = at(1)
+    broker = world.brokers[21] = Broker(21)
+    broker.take(broker.member.join(world.now))
+    assert refused_while_evicting(world, 21, broker.asks.pop()) == ["keyrefused"]
+    assert not broker.member.evicted
+    assert broker.take(broker.member.tick(at(5))[0]) == ["ask"]
 
 
 def test_that_somebody_was_evicted_is_believed_about_its_last_request_alone() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,14 +63,34 @@ def holds(node: Broker) -> int:
     return sum(bool(one["epoch"]) for one in held.values() if isinstance(one, dict))
 
 
+class Clock:
+    """The time, which a test can move forward, so that no date comes before it is ready."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return now() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += timedelta(seconds=seconds)
+
+
 @asynccontextmanager
-async def three(*policy: Certificate) -> AsyncIterator[tuple[Broker, Broker, Broker]]:
+async def three(
+    *policy: Certificate, log: MemoryLog | None = None, clock: Callable[[], datetime] = now
+) -> AsyncIterator[tuple[Broker, Broker, Broker]]:
     """A manager that publishes, a broker that only carries, and one that reads; in a row."""
-    types = (signed(SEALED),)
+
+    def broker(number: int, *peers: Broker, manages: Managing | None = None) -> Broker:
+        addresses = tuple(peer.address for peer in peers)
+        made = settings(*policy, key=BROKERS[number], types=(signed(SEALED),), peers=addresses)
+        return Broker(made, managing=manages, clock=clock)
+
     async with (
-        running(*policy, key=BROKERS[0], types=types, managing=managing()) as pub,
-        running(*policy, key=BROKERS[1], types=types, peers=(pub.address,)) as between,
-        running(*policy, key=BROKERS[2], types=types, peers=(between.address,)) as sub,
+        broker(0, manages=replace(managing(), log=log or MemoryLog())) as pub,
+        broker(1, pub) as between,
+        broker(2, between) as sub,
     ):
         yield pub, between, sub
 
@@ -230,23 +250,33 @@ def test_a_broker_is_evicted_when_a_validity_statement_revokes_its_right_or_ends
 
 
 def reading_from(begins: float | None, ends: float | None) -> Certificate:
-    """Return a right to read from so many seconds on, until so many seconds from now."""
+    """Return a right to read from so many seconds on, until so many seconds from now.
+
+    By minutes, and with a `Clock`: tests take less time than that on any machine.
+    """
     first, last = (None if one is None else now() + timedelta(seconds=one) for one in (begins, ends))
     return grant(BROKERS[2], NEWS, Right.SUBSCRIBE, valid=Validity.between(first, last))
 
 
 def test_a_broker_with_a_series_of_rights_keeps_the_keys() -> None:
     async def test() -> None:
-        ended = now() + timedelta(seconds=5)
-        async with three(*POLICY[:-1], reading_from(None, 4), reading_from(2, None)) as (pub, _, sub):
+        clock, rights = Clock(), (reading_from(None, 600), reading_from(300, None))
+        async with three(*POLICY[:-1], *rights, clock=clock) as (pub, _, sub):
             await until(lambda: holds(sub) == 4)
+            assert None not in ends_of(sub)
             # The first right has ended, and everybody has looked at it since.
-            await until(lambda: now() > ended)
+            clock.advance(660)
+            await until(lambda: ends_of(sub) == [None] * 4)
             await until(lambda: [holder.until for holder in holders_of(pub, BROKERS[2])] == [None] * 4)
-            # It never had no right, so the epoch goes on.
-            assert [member.epoch for member in sub.keys.members.values()] == [1] * 4
+            # It never had no right, so the epoch goes on. Members hear of another one later than that.
+            assert [state.epoch for state in pub.keys.manager._fold.groups.values()] == [1] * 4
 
     run(test())
+
+
+def ends_of(node: Broker) -> list[datetime | None]:
+    """Return when a broker's rights to keys end, as far as it has asked for them."""
+    return [member.until for member in node.keys.members.values()]
 
 
 def holders_of(manager: Broker, broker: SigningKey) -> list[Holder]:
@@ -257,27 +287,80 @@ def holders_of(manager: Broker, broker: SigningKey) -> list[Holder]:
 
 def test_another_right_does_not_undo_what_an_operator_has_evicted() -> None:
     async def test() -> None:
-        author = PolicyAuthor(AGENCY)
-        async with three(*POLICY[:-1], reading_from(None, 600)) as (pub, _, sub), client_of(pub, REPORTER) as writer:
+        author, clock = PolicyAuthor(AGENCY), Clock()
+        nodes = three(*POLICY[:-1], reading_from(None, 600), clock=clock)
+        async with nodes as (pub, _, sub), client_of(pub, REPORTER) as writer:
             await until(lambda: holds(sub) == 4)
             for group in pub.keys.managed():
                 pub.keys.evict(group, BROKERS[2].principal)
             await until(lambda: all(member.evicted for member in sub.keys.members.values()))
-            await writer.evolve(author.change(now(), publish(SUBSCRIBING)).to_bytes())
-            await until(lambda: [*sub.keys._ends.values()] == [None] * 4)
+            await writer.evolve(author.change(clock(), publish(SUBSCRIBING)).to_bytes())
+            await until(lambda: changes_at(sub) == 1)
+            await asyncio.sleep(0.3)
             assert all(member.evicted for member in sub.keys.members.values())
+            # It lasts as long as the right that the broker had then, and no longer.
+            clock.advance(660)
+            await until(lambda: holds(sub) == 4)
+            assert ends_of(sub) == [None] * 4
+
+    run(test())
+
+
+def changes_at(node: Broker) -> int:
+    """Return how many changes of policy have come to a node."""
+    return int(node.policies.status()[str(AGENCY.principal)]["number"])  # type: ignore[arg-type, call-overload, index]  # plain data
+
+
+class Slow(MemoryLog):
+    """A log that takes nothing while a test wants it to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = asyncio.Event()
+        self.opened.set()
+
+    async def append(self, number: int, record: bytes) -> bool:
+        await self.opened.wait()
+        return await super().append(number, record)
+
+
+def test_another_right_does_not_undo_an_eviction_that_waits() -> None:
+    async def test() -> None:
+        author, clock, log = PolicyAuthor(AGENCY), Clock(), Slow()
+        nodes = three(*POLICY[:-1], reading_from(None, 600), log=log, clock=clock)
+        async with nodes as (pub, _, sub), client_of(pub, REPORTER) as writer:
+            await until(lambda: holds(sub) == 4)
+            before = ends_of(sub)
+            log.opened.clear()
+            for group in pub.keys.managed():
+                pub.keys.evict(group, BROKERS[2].principal)
+            # Manager and broker decide again: its right lasts longer now.
+            await writer.evolve(author.change(clock(), publish(SUBSCRIBING)).to_bytes())
+            await until(lambda: changes_at(sub) == 1)
+            await asyncio.sleep(0.3)
+            assert all(member.evicted for member in sub.keys.members.values())
+            log.opened.set()
+            await until(lambda: holds(sub) == 0)
+            await asyncio.sleep(0.3)
+            assert (holders_of(pub, BROKERS[2]), holds(sub), ends_of(sub)) == ([], 0, before)
+            assert all(member.evicted for member in sub.keys.members.values())
+            # Until its own operator says so.
+            sub.keys.join_now()
+            await until(lambda: holds(sub) == 4)
+            assert ends_of(sub) == [None] * 4
 
     run(test())
 
 
 def test_a_broker_whose_right_has_ended_has_the_keys_again_with_its_next_one() -> None:
     async def test() -> None:
-        author = PolicyAuthor(AGENCY)
-        async with three(*POLICY[:-1]) as (pub, _, sub), client_of(pub, REPORTER) as writer:
-            await writer.evolve(author.change(now(), publish(reading_from(None, 3))).to_bytes())
+        author, clock = PolicyAuthor(AGENCY), Clock()
+        async with three(*POLICY[:-1], clock=clock) as (pub, _, sub), client_of(pub, REPORTER) as writer:
+            await writer.evolve(author.change(clock(), publish(reading_from(None, 600))).to_bytes())
             await until(lambda: holds(sub) == 4)
+            clock.advance(660)
             await until(lambda: not sub.keys.members and not holders_of(pub, BROKERS[2]))
-            await writer.evolve(author.change(now(), publish(SUBSCRIBING)).to_bytes())
+            await writer.evolve(author.change(clock(), publish(SUBSCRIBING)).to_bytes())
             await until(lambda: holds(sub) == 4)
 
     run(test())

@@ -213,8 +213,6 @@ class KeyDesk:
             )
         found: list[Released] = []
         live = self._live(asker, value)
-        self._keys.fetching[value.public] = found.append
-        self._keys.forward(request)
 
         def released() -> Outcome:
             told = found[0].value
@@ -230,6 +228,13 @@ class KeyDesk:
             self._keys.fetching.pop(value.public, None)
             self._keys.forwarded(value.group)
 
+        self._keys.fetching[value.public] = found.append
+        try:
+            self._keys.forward(request)
+        except PenstockError:
+            # For example a request that is too large for an event. Otherwise a few of these would block all others.
+            over()
+            raise
         self._later(lambda: bool(found), released, answer, over)
 
     def _live(self, asker: Asker, request: KeyRequest) -> list[Wire]:

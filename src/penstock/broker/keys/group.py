@@ -257,23 +257,22 @@ class Wishes:
             if holder.expired(now) and not kept:
                 self.evict.add(broker)
 
-    def reinstate(self, broker: Principal) -> None:
-        """Keep a broker that was about to be evicted, because it has a right again."""
-        self.evict.discard(broker)
-        self.ordered.discard(broker)
-
     def review(self, state: GroupState, broker: Principal, right: KeyEntitlement | None) -> None:
-        """Apply a broker's current right: evict it without one, and renew its right if the end differs."""
+        """Apply a broker's current right: evict it without one, and renew its right if the end differs.
+
+        An operator's eviction that still waits is carried out, whatever the right: the broker is not admitted after it.
+        """
         member, left, waiting = state.members.get(broker), state.left.get(broker), self.admit.get(broker)
         if state.group.labels and right is not None and broker not in self.ordered:
-            self.reinstate(broker)
+            # It has a right again.
+            self.evict.discard(broker)
         if right is None or (left is not None and left.until != right.until):
             self.admit.pop(broker, None)
             if member is not None or left is not None:
                 self.evict.add(broker)
         elif waiting is not None:
             self.admit[broker] = replace(waiting, right=right)
-        elif member is not None and member.until != right.until:
+        elif member is not None and member.until != right.until and broker not in self.ordered:
             self.admit[broker] = Applicant(right)
 
     def settle(self, state: GroupState, record: KeyRecord) -> Iterator[tuple[Principal, Applicant]]:

@@ -348,8 +348,9 @@ class KeyManager:
     def join(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
         """Process a request to join or to renew a right, with the decisions about the broker.
 
-        Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, and what any request raises (`keys.old-request`,
-        `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`); and `LimitError` (`keys.members`).
+        Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, `keys.not-member` while an operator's eviction
+        of the broker waits, and what any request raises (`keys.old-request`, `keys.wrong-request`,
+        `evolution.wrong-key`, `key.bad-signature`); and `LimitError` (`keys.members`).
         """
         request = self._requests.check(now, unverified, KeyWish.JOIN)
         served = self._served(request.group)
@@ -358,10 +359,17 @@ class KeyManager:
         wishes = self._wish(request.group)
         wishes.check_room(state, request.broker, self._limits.key_members)
         self._requests.remember(request)
+        if request.broker in wishes.ordered:
+            # Its right may have changed since the operator's command, which does not undo it.
+            raise RefusedError(
+                "keys.not-member",
+                f"an operator evicts {request.broker.short} from this key group",
+                hint="join it again afterwards",
+            )
         applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
         if request.group.labels:
-            wishes.reinstate(request.broker)
+            wishes.evict.discard(request.broker)
         wishes.leave.discard(request.broker)
         # A broker that is about to be evicted, or to leave, is admitted again afterwards.
         goes = request.broker in wishes.evict or self._proposal.removes(request.group, request.broker)

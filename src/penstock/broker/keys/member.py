@@ -151,6 +151,11 @@ class KeyMember:
         self._asked: datetime | None = None
         #: how often the current request was sent
         self._tries = 0
+        #: when this broker's right ends, by its own credentials: the right that it has last joined or renewed with
+        self.until: datetime | None = None
+        #: whether the current request to join only renews a right, and when the right ended before that
+        self._renews = False
+        self._until_before: datetime | None = None
         #: the digest of the last unanswered request for the path
         self._seeking: bytes | None = None
         self._told: datetime | None = None
@@ -164,8 +169,22 @@ class KeyMember:
 
     # The broker's own requests.
 
-    def join(self, now: datetime) -> list[Output]:
-        """Ask to join or to renew a right, repeatedly until a manager answers."""
+    def join(self, now: datetime, until: datetime | None = None) -> list[Output]:
+        """Ask to join with a right that ends then, repeatedly until a manager admits this broker."""
+        self._renews = False
+        return self._join(now, until)
+
+    def renew(self, now: datetime, until: datetime | None) -> list[Output]:
+        """Ask to renew a right, because its end has changed. An unanswered request to join stays one.
+
+        Repeated until a manager answers. If an operator evicts this broker, it does not ask any more.
+        """
+        if self._joining is None:
+            self._renews, self._until_before = True, self.until
+        return self._join(now, until)
+
+    def _join(self, now: datetime, until: datetime | None) -> list[Output]:
+        self.until = until
         self._private = self._private or SealingKey(self._random)
         self._wish, self._asked, self._tries, self.evicted = KeyWish.JOIN, None, 0, False
         return self._ask(now)
@@ -228,21 +247,29 @@ class KeyMember:
     def refused(self, now: datetime, unverified: UnverifiedValue[KeyRefusal]) -> list[Output]:
         """Process a manager's refusal; ignore it if it is not about the last request of this broker.
 
-        A request to join continues: there may be a place later. An evicted broker forgets all keys. Raises
+        A request to join continues: there may be a place later, and an operator's eviction that waits is over then. A
+        request that only renews a right ends with that eviction. An evicted broker forgets all keys. Raises
         `RefusedError`: `keys.untrusted`, and what signatures raise.
         """
         value = unverified.value
-        asked = self._seeking if value.code == NOT_MEMBER else self._joining
-        if (value.group, value.broker, value.public) != (self.group, self._key.principal, asked):
+        asked = {self._joining, self._seeking if value.code == NOT_MEMBER else None}
+        if (value.group, value.broker) != (self.group, self._key.principal) or value.public not in asked:
             return []
         unverified.verify()
         self._check_manager(now, value.manager)
         said: list[Output] = []
-        if value.code == NOT_MEMBER:
+        if value.code == NOT_MEMBER and value.public == self._seeking:
             self._evicted_at = max(self._evicted_at, self.epoch, self._known)
             said = self.dismissed()
+        elif value.code == NOT_MEMBER and self._renews:
+            # The right counts that this broker had when the operator evicted it.
+            self._private, self.until = None, self._until_before
+            self._answered()
         # A broker that is joining already will be a member again.
         self.evicted = self._wish is None
+        if value.code == NOT_MEMBER and self._leaf is not None:
+            # It keeps its keys until it hears of the epoch that starts without it.
+            return []
         return [*said, KeyRefused(self.group, value.code)]
 
     def dismissed(self) -> list[Output]:
@@ -337,7 +364,7 @@ class KeyMember:
             return []
         if private is None and self.evicted and value.broker == self._key.principal and epoch > self._evicted_at:
             # It was admitted again. An older welcome of another replica has used up the key of its request.
-            return self.join(now)
+            return self.join(now, self.until)
         if private is None or (value.broker, value.public) != (self._key.principal, private.public):
             raise unopened()
         if epoch < self._known:
@@ -358,7 +385,7 @@ class KeyMember:
         except RefusedError:
             if self._wish is KeyWish.PATH and epoch >= self._known:
                 # A replica that was behind has welcomed it before its eviction: it was admitted again since.
-                return self.join(now)
+                return self.join(now, self.until)
             raise
         keys = open_missed(self._leaf, value.missed, *about) if value.missed else []
         # An answer about an older epoch is from a replica that is behind, or is old itself: keep asking.
@@ -419,6 +446,8 @@ class KeyMember:
         self._parts = {epoch: parts for epoch, parts in self._parts.items() if epoch > word.epoch}
         if word.epoch == before:
             return []
+        # It is a member: a manager that started again may not know of an operator's command that its log does not have.
+        self.evicted = False
         self._blocks = 0
         if before:
             self._close_later(now, before)

@@ -546,8 +546,6 @@ class Keys:
         self._members: dict[KeyGroup, KeyMember] = {}
         self.readiness = KeyReadiness(core, self._members)
         self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
-        #: when this broker's right to each group ends, by its own credentials
-        self._ends: dict[KeyGroup, datetime | None] = {}
         #: groups that this broker has no right to join, and when to decide about that again
         self._declined: dict[KeyGroup, datetime] = {}
         #: groups of labels whose old key was requested, and when
@@ -584,7 +582,7 @@ class Keys:
             self._transport.follow(verified.event_type.key.owner)
             for group in groups_of(verified):
                 self._join(now, group)
-        ended = [group for group, until in self._ends.items() if until is not None and now > until]
+        ended = [group for group, one in self._members.items() if one.until is not None and now > one.until]
         if ended:
             self._review_own(now, ended)
         missed = self._ring.missed()
@@ -628,17 +626,18 @@ class Keys:
         """Leave the groups that this broker has no right to any more, and renew a right that ends at another time.
 
         The manager renews it by itself, but may hear of it too late. If it has evicted the broker, that lasts as long
-        as the right that the broker had then.
+        as the right that the broker had then, whatever other rights it gets meanwhile.
         """
         look, lost = KeyLook(self._claims), []
         for group in groups:
             right = self._claims.right(self._core.principal, group, look)
             if right is None:
                 lost.append(group)
-            elif right.until != (ended := self._ends[group]):
-                self._ends[group] = right.until
-                if not self._members[group].evicted or (ended is not None and now > ended):
-                    self._carry_out(self._members[group].join(now))
+            elif right.until != (member := self._members[group]).until:
+                if not member.evicted:
+                    self._carry_out(member.renew(now, right.until))
+                elif member.until is not None and now > member.until:
+                    self._carry_out(member.join(now, right.until))
         if lost:
             self._leave(now, lost)
 
@@ -648,7 +647,6 @@ class Keys:
         types = {group.type for group in lost if group.attribute is None}
         core.settle(core.router.give_up(lambda tree: (core.labels.type_of(tree) or tree) in types))
         for group in lost:
-            del self._ends[group]
             self._carry_out(self._members.pop(group).leave(now))
             self._ring.leave(group.scope)
         # Blocks no longer wait for the key of an attribute that may not be read any more.
@@ -674,13 +672,13 @@ class Keys:
             # Decided again when policy changes, and regularly, because rights may start at a date.
             self._declined[group] = now + _AGAIN
             return
-        settings, self._ends[group] = self._core.settings, right.until
+        settings = self._core.settings
         member = self._members[group] = KeyMember(
             settings.key, group, self._claims.manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
         if not group.labels:
             self._ring.expect(group.scope)
-        self._carry_out(member.join(now))
+        self._carry_out(member.join(now, right.until))
 
     # Statements about keys.
 
@@ -798,10 +796,11 @@ class Keys:
     def join_now(self) -> None:
         """Request all missing keys immediately."""
         self._declined.clear()
-        now = self._core.now()
-        for member in self._members.values():
-            if not member.seals(now):
-                self._carry_out(member.join(now))
+        now, look = self._core.now(), KeyLook(self._claims)
+        for group, member in self._members.items():
+            right = None if member.seals(now) else self._claims.right(self._core.principal, group, look)
+            if right is not None:
+                self._carry_out(member.join(now, right.until))
         self.tick()
 
     def rotate(self, group: KeyGroup) -> None:
