@@ -84,6 +84,15 @@ def test_a_run_goes_on_until_it_has_enough_messages() -> None:
     assert len(enough.scenario.steps or ()) < len(steps)
 
 
+def test_steps_that_come_after_all_faults_are_on_time() -> None:
+    text = """world = "decisions"
+options = { messages = 10000 }
+steps = ["1 policy 5 3", "1.5 policy 6 1", "1.6 policy 7 0"]
+faults = ["0.5 skew 0.6 pdp1 0.1"]"""
+    log = run(SimulationScenario.parse(text)).log
+    assert [round(one.at, 2) for one in log if one.kind == "policy"] == [0.0, 6.0, 6.5, 6.6]
+
+
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [

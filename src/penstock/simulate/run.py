@@ -192,14 +192,16 @@ async def _drive(
     enough = scenario.options.get("messages")
     over = math.inf if enough is None else max((one.at + one.seconds for one in faults), default=0.0)
     performed, later = [one for one in steps if one.at <= over], [one for one in steps if one.at > over]
-    await asyncio.gather(*(at(one.at, one) for one in performed), *(at(one.at, one) for one in faults))
-    under_way = []
-    for step in later:
-        if enough is not None and simulation.messages >= enough:
-            break
-        await asyncio.sleep(max(0.0, start + step.at - simulation.time))
-        under_way.append(asyncio.ensure_future(world.perform(step)))
-        performed.append(step)
+    begun: list[SimulationStep | Fault] = [*performed, *faults]
+    under_way = [asyncio.ensure_future(at(one.at, one)) for one in begun]
+    if enough is not None:
+        await asyncio.sleep(over)
+        for step in later:
+            if simulation.messages >= enough:
+                break
+            await asyncio.sleep(max(0.0, start + step.at - simulation.time))
+            under_way.append(asyncio.ensure_future(world.perform(step)))
+            performed.append(step)
     await asyncio.gather(*under_way)
     await simulation.network.resent(_RESENDING)
     await world.settle()
