@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from penstock.errors import FailedError, MalformedError, PenstockError, did_you_mean
+from penstock.fabric.tasks import waited_for
 from penstock.simulate.checkers import Violation, check
 from penstock.simulate.faults import Fault, apply, check_fault, draw
 from penstock.simulate.network import SHAPES
@@ -193,14 +194,14 @@ async def _drive(
     over = math.inf if enough is None else max((one.at + one.seconds for one in faults), default=0.0)
     performed, later = [one for one in steps if one.at <= over], [one for one in steps if one.at > over]
     begun: list[SimulationStep | Fault] = [*performed, *faults]
-    under_way = [asyncio.ensure_future(at(one.at, one)) for one in begun]
+    under_way = [waited_for(at(one.at, one)) for one in begun]
     if enough is not None:
         await asyncio.sleep(over)
         for step in later:
             if simulation.messages >= enough:
                 break
             await asyncio.sleep(max(0.0, start + step.at - simulation.time))
-            under_way.append(asyncio.ensure_future(world.perform(step)))
+            under_way.append(waited_for(world.perform(step)))
             performed.append(step)
     await asyncio.gather(*under_way)
     await simulation.network.resent(_RESENDING)
