@@ -58,6 +58,15 @@ def test_a_page_keeps_sections_and_text_that_were_not_made_again(tmp_path: Path)
     assert "a &lt; b" in files[1].read_text(encoding="utf-8")
 
 
+def test_a_page_without_an_ending_has_its_charts_beside_it(tmp_path: Path) -> None:
+    one = run("one", findings(GOOD))
+    assert write_evidence(tmp_path / "new" / "page", [one], [one.experiment]) == [
+        tmp_path / "new" / "page",
+        tmp_path / "new" / "page-charts" / "one.svg",
+    ]
+    assert "(page-charts/one.svg)" in (tmp_path / "new" / "page").read_text(encoding="utf-8")
+
+
 def test_what_goes_beyond_the_papers_is_compared_with_targets() -> None:
     of_paper = run("one", findings(GOOD))
     beyond = replace(of_paper, experiment=replace(of_paper.experiment, paper=Paper.BEYOND))

@@ -56,7 +56,8 @@ def write_evidence(path: Path, runs: Iterable[ExperimentRun], order: Sequence[Ex
     """Write sections and charts, and return the files. `order` is that of the sections."""
     before, sections, after = _read(path)
     files = [path]
-    folder = path.parent / path.stem
+    # The page itself has that name if it has no ending.
+    folder = path.parent / (path.stem if path.suffix else f"{path.name}-charts")
     for run in runs:
         chart = run.findings.chart
         image = None
