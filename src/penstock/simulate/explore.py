@@ -17,6 +17,7 @@ from itertools import chain, groupby
 from multiprocessing import get_context
 from typing import Final, TypeAlias, TypeVar
 
+from penstock.errors import MalformedError
 from penstock.simulate.checkers import Violation
 from penstock.simulate.faults import Fault
 from penstock.simulate.isolation import isolated
@@ -59,17 +60,31 @@ class Exploration:
 
 
 def run_seed(scenario: SimulationScenario, started: Callable[[], SimulationScenario] | None = None) -> SeedResult:
-    """Run a scenario. What it raises is a violation too: nothing that is simulated may fail."""
+    """Run a scenario. What it raises is a violation too: nothing that is simulated may fail.
+
+    Raises `MalformedError` (`scenario.value`) for a scenario that its world cannot play.
+    """
     try:
         outcome = run(scenario, started)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the seed that leads to it is wanted
+    except Exception as error:  # whatever it is, the seed that leads to it is wanted
+        if is_mistake(error):
+            raise
         return _failed(scenario, error)
     return SeedResult(outcome.scenario.seed, outcome.trace, outcome.violations, outcome.counts)
 
 
 def _failed(scenario: SimulationScenario, error: Exception) -> SeedResult:
-    found = Violation("nothing_unhandled", 0.0, f"{type(error).__name__}: {error}")
-    return SeedResult(scenario.seed, "", (found,), {})
+    return SeedResult(scenario.seed, "", (unhandled(error),), {})
+
+
+def unhandled(error: Exception) -> Violation:
+    """Return the violation that it is if a run raises something."""
+    return Violation("nothing_unhandled", 0.0, f"{type(error).__name__}: {error}")
+
+
+def is_mistake(error: Exception) -> bool:
+    """Return whether an error says that a scenario cannot be played, so that nothing has failed."""
+    return isinstance(error, MalformedError) and error.code == "scenario.value"
 
 
 class _AllRunError(BaseException):
@@ -104,15 +119,24 @@ def run_group(scenarios: Sequence[SimulationScenario]) -> list[SeedResult]:
                 data = answer.read()
             os.waitpid(child, 0)
             killed = ChildProcessError("the process of this seed was killed")
-            results.append(pickle.loads(data) if data else _failed(scenario, killed))  # noqa: S301  # a copy wrote it
+            found = pickle.loads(data) if data else _failed(scenario, killed)  # noqa: S301  # a copy wrote it
+            if isinstance(found, MalformedError):
+                raise found
+            results.append(found)
         raise _AllRunError
+
+    def answer_with(found: SeedResult | MalformedError) -> None:
+        with os.fdopen(own[0][1], "wb") as answer:
+            pickle.dump(found, answer)
 
     try:
         result = run_seed(scenarios[0], each)
         if own:
-            scenario, out = own[0]
-            with os.fdopen(out, "wb") as answer:
-                pickle.dump(replace(result, seed=scenario.seed), answer)
+            answer_with(replace(result, seed=own[0][0].seed))
+    except MalformedError as error:
+        if not own:
+            raise
+        answer_with(error)
     except _AllRunError:
         gc.unfreeze()
         return results
@@ -136,7 +160,7 @@ def explore(
 
     `sharing` seeds have the same start of the world, which is the option `start` of their scenarios.
 
-    Raises `MalformedError` (`scenario.value`) for a world that does not exist.
+    Raises `MalformedError` (`scenario.value`) for a scenario that its world cannot play.
     """
     world_of(scenario)
     counts: Counter[str] = Counter()

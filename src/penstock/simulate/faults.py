@@ -81,7 +81,7 @@ class Fault:
         return cls(float(at), kind, float(seconds), (*where,))
 
     def __str__(self) -> str:
-        return " ".join((f"{self.at:.6g}", self.kind, f"{self.seconds:.6g}", *self.where))
+        return " ".join((f"{self.at:.12g}", self.kind, f"{self.seconds:.12g}", *self.where))
 
 
 def check_fault(fault: Fault) -> None:

@@ -25,9 +25,13 @@ from penstock.simulate.worlds.world import PROCESS_WORDS, SimulationWorld
 STEPS: Final = 100
 #: how many times longer steps can go on until there are enough messages
 _LONGER: Final = 8
+#: the words for arguments of steps that are whole numbers, and seconds
+_WHOLE: Final = frozenset({"NUMBER", "RANK"})
+_SECONDS: Final = frozenset({"SECONDS", "DELAY"})
 #: the largest option, and the longest time
 _MOST: Final = 100_000
 _LONGEST: Final = 100_000.0
+_DIGITS: Final = 9
 #: seconds that connections have at most to send again what was lost, before a world must settle
 _RESENDING: Final = 240.0
 
@@ -92,6 +96,27 @@ def _check_step(step: SimulationStep, world: SimulationWorld) -> None:
         raise _wrong(f"the world `{world.name}` has no step `{step.name[:40]}`", hint)
     if len(words) != len(step.arguments):
         raise _wrong(f"step `{step}`: it needs {' '.join(words)}", f"write `SECONDS {step.name} {' '.join(words)}`")
+    for word, value in zip(words, step.arguments, strict=True):
+        if not _fits(word, value):
+            raise _wrong(f"step `{step}`: `{value[:40]}` is not {_kind(word)}", f"{word} is {_kind(word)}")
+
+
+def _fits(word: str, value: str) -> bool:
+    """Return whether an argument of a step is of the kind that its word names."""
+    if word in _WHOLE:
+        return value.isascii() and value.isdigit() and len(value) <= _DIGITS
+    if word in _SECONDS:
+        try:
+            return 0 <= float(value) <= _LONGEST
+        except ValueError:
+            return False
+    return "|" not in word or value in word.split("|")
+
+
+def _kind(word: str) -> str:
+    if word in _WHOLE:
+        return f"a whole number of at most {_DIGITS} digits"
+    return f"a number of seconds from 0 to {_LONGEST:g}" if word in _SECONDS else word.replace("|", " or ")
 
 
 def _check_processes(scenario: SimulationScenario, world: SimulationWorld, running: Iterable[str]) -> None:

@@ -44,7 +44,7 @@ class SimulationStep:
         return cls(float(at), name, (*arguments,))
 
     def __str__(self) -> str:
-        return " ".join((f"{self.at:.6g}", self.name, *self.arguments))
+        return " ".join((f"{self.at:.12g}", self.name, *self.arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(pe
     done = penstock("experiment", "capabilities-table4.8", "--out", "pages/page.md")
     assert done.code == "file.unwritable"
     assert "pages" in done.err
+    Path("page.md").write_text("<!-- begin experiments -->\n\nNotes\n")
+    assert penstock("experiment", "capabilities-table4.8", "--out", "page.md").code == "experiment.page"
+    for name in ("", "x" * 300):
+        assert penstock("experiment", "capabilities-table4.8", "--out", name).code == "file.unwritable"
+    # The default page of all of them.
+    Path("docs").touch()
+    assert penstock("experiment", "all", "--quick").code == "file.unwritable"
+    assert penstock("experiment", "capabilities-table4.8", "--share", "nan").status == 2
 
 
 def test_an_unknown_experiment_is_refused_with_the_name_that_was_meant(penstock: Shell) -> None:

@@ -1,9 +1,14 @@
 """Verdicts follow from comparisons, and a page keeps what was not run again."""
 
+import errno
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from penstock.errors import FailedError, MalformedError
 from penstock.simulate.experiments.charts import ChartLine, LineChart
 from penstock.simulate.experiments.experiment import (
     Experiment,
@@ -14,7 +19,7 @@ from penstock.simulate.experiments.experiment import (
     PaperComparison,
     near,
 )
-from penstock.simulate.experiments.page import ExperimentRun, section, write_evidence
+from penstock.simulate.experiments.page import ExperimentRun, check_page, section, write_evidence
 
 GOOD = near("ratio", 4.0, 4.9, "noise")
 BAD = near("ratio", 4.0, 5.1, "noise")
@@ -65,6 +70,35 @@ def test_a_page_without_an_ending_has_its_charts_beside_it(tmp_path: Path) -> No
         tmp_path / "new" / "page-charts" / "one.svg",
     ]
     assert "(page-charts/one.svg)" in (tmp_path / "new" / "page").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_continued_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for data in (b"\xff\xfe abc", b"# T\n\n<!-- begin experiments -->\n\nNotes\n"):
+        page.write_bytes(data)
+        with pytest.raises(MalformedError, match="page") as refused:
+            check_page(page)
+        assert refused.value.code == "experiment.page"
+    page.unlink()
+    check_page(page)
+    (tmp_path / "page").touch()
+    with pytest.raises(FailedError, match="is not a folder"):
+        check_page(page)
+
+
+def test_a_page_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, one = tmp_path / "page.md", run("one", findings(GOOD))
+    write_evidence(page, [one], [one.experiment])
+    before = page.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        write_evidence(page, [run("one", findings(BAD))], [one.experiment])
+    assert page.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one.svg", "page", "page.md"]
 
 
 def test_what_goes_beyond_the_papers_is_compared_with_targets() -> None:

@@ -219,6 +219,13 @@ def test_brokers_are_cut_off_that_do_not_reach_that_of_the_owner() -> None:
     assert refused.value.code == "netplan.value"
 
 
+def test_times_of_orders_that_are_never_complete_are_unknown() -> None:
+    plan = BrokerPlan(("a", "b", "c", "d"), (PlannedLink("a", "b"), PlannedLink("c", "d")))
+    found = simulate_network(plan, NetworkTrial(readers=3, orders=1)).as_dict()
+    assert found["incomplete"] == 1
+    assert found["complete"] == {"median": None, "p99": None, "longest": None}
+
+
 def test_links_have_latencies_of_their_own() -> None:
     (slow,) = simulate_network(line("a", "b", latency=Latency(1, 1)), NetworkTrial(readers=1, orders=1)).completions
     assert 2 < slow < 2.1
@@ -252,6 +259,7 @@ def test_plans_are_read() -> None:
         ("links = []", "netplan.value"),
         ('links = [{ between = ["a"] }]', "netplan.value"),
         ('links = [{ between = ["a", "a"] }]', "netplan.value"),
+        ('links = [{ between = ["a", "b"] }, { between = ["b", "a"] }]', "netplan.value"),
         ('links = [{ between = ["a", "b"], latency = [1] }]', "netplan.value"),
         *(
             (f'links = [{{ between = ["a", "b"], latency = {latency} }}]', "netplan.value")

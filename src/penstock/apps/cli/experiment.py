@@ -14,12 +14,13 @@ import click
 from penstock.apps.answer_links import AnswerLinks
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import check_target
+from penstock.apps.cli.shared.options import RealNumber
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
 from penstock.simulate.experiments.catalogue import CATALOGUE, find_experiments
 from penstock.simulate.experiments.experiment import Experiment, Laboratory
-from penstock.simulate.experiments.page import QUICK, ExperimentRun, machine, write_evidence
+from penstock.simulate.experiments.page import QUICK, ExperimentRun, check_page, machine, write_evidence
 
 _PAGE: Final = "docs/evidence.md"
 _BAR: Final = 30
@@ -31,7 +32,7 @@ class _Experiment:
     quick: bool = option("--quick", is_flag=True, help="Run with small numbers, to see that it works.")
     share: float = option(
         "--share",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=RealNumber(0, 1, min_open=True),
         default=1.0,
         show_default=True,
         metavar="NUMBER",
@@ -65,10 +66,12 @@ def experiment(options: _Experiment) -> CommandAnswer:
         data = {"experiments": [one.as_dict() for one in CATALOGUE]}
         return CommandAnswer(data, [grid_table(("name", "figure", "method", "title"), rows)])
     chosen = find_experiments(options.names)
-    if options.out is not None:
-        check_target(options.out, overwrite=True)
+    out = _PAGE if options.out is None and "all" in options.names else options.out
+    if out is not None:
+        # Before anything is measured.
+        check_target(out, overwrite=True)
+        check_page(Path(out))
     lab = Laboratory(quick=options.quick, share=options.share, links=_links, program=_PROGRAM)
-    out = options.out or (_PAGE if "all" in options.names else None)
     runs: list[ExperimentRun] = []
     files: dict[Path, None] = {}
     for one in chosen:

@@ -13,7 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from penstock.errors import FailedError, MalformedError
 from penstock.simulate.experiments.experiment import Experiment, ExperimentFindings
+from penstock.store.files.files import PUBLIC, replacing
 
 _BEGIN, _END = "<!-- begin experiments -->", "<!-- end experiments -->"
 _SECTION: Final = re.compile(r"<!-- begin ([\w.-]+) -->\n(.*?)<!-- end \1 -->\n", re.DOTALL)
@@ -55,16 +57,14 @@ def machine() -> str:
 def write_evidence(path: Path, runs: Iterable[ExperimentRun], order: Sequence[Experiment]) -> list[Path]:
     """Write sections and charts, and return the files. `order` is that of the sections."""
     before, sections, after = _read(path)
-    files = [path]
-    # The page itself has that name if it has no ending.
-    folder = path.parent / (path.stem if path.suffix else f"{path.name}-charts")
+    files, folder = [path], _folder(path)
     for run in runs:
         chart = run.findings.chart
         image = None
         if chart is not None:
             folder.mkdir(parents=True, exist_ok=True)
             image = folder / f"{run.experiment.name}.svg"
-            image.write_text(chart.svg(), encoding="utf-8")
+            _write(image, chart.svg())
             files.append(image)
         sections[run.experiment.name] = section(run, None if image is None else f"{folder.name}/{image.name}")
     parts = [before, _BEGIN, "\n"]
@@ -73,8 +73,31 @@ def write_evidence(path: Path, runs: Iterable[ExperimentRun], order: Sequence[Ex
         parts.append(f"\n### {paper}\n")
         parts += [f"\n<!-- begin {one.name} -->\n{sections[one.name]}<!-- end {one.name} -->\n" for one in group]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join([*parts, "\n", _END, after]), encoding="utf-8")
+    _write(path, "".join([*parts, "\n", _END, after]))
     return files
+
+
+def check_page(path: Path) -> None:
+    """Check that sections can be written into a page, and charts beside it, before anything is measured.
+
+    Raises `MalformedError` (`experiment.page`) for a page that is not text or lacks the mark behind its sections, and
+    `FailedError` (`file.unwritable`) if a file is in the place of the folder of charts.
+    """
+    _read(path)
+    folder = _folder(path)
+    if folder.exists() and not folder.is_dir():
+        raise FailedError("file.unwritable", f"charts cannot be written to `{folder}`: it is not a folder")
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder of a page's charts; the page itself has the usual name if it has no ending."""
+    return path.parent / (path.stem if path.suffix else f"{path.name}-charts")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, or leave the one that is there: what was measured before took hours."""
+    with replacing(path, PUBLIC) as stream:
+        stream.write(text.encode())
 
 
 def section(run: ExperimentRun, image: str | None) -> str:
@@ -101,11 +124,20 @@ def section(run: ExperimentRun, image: str | None) -> str:
 
 def _read(path: Path) -> tuple[str, dict[str, str], str]:
     """Return what is before the sections, the sections by name, and what is after them."""
-    text = path.read_text(encoding="utf-8") if path.exists() else "# Evidence\n\n"
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else "# Evidence\n\n"
+    except UnicodeDecodeError:
+        raise MalformedError("experiment.page", f"`{path}` is not a page: it is not UTF-8") from None
     before, begin, rest = text.partition(_BEGIN)
     if not begin:
         return f"{before.rstrip()}\n\n", {}, "\n"
-    inner, _, after = rest.partition(_END)
+    inner, end, after = rest.partition(_END)
+    if not end:
+        raise MalformedError(
+            "experiment.page",
+            f"`{path}` has the line `{_BEGIN}`, and no line `{_END}` after it",
+            hint="add it behind the sections of experiments; what comes after it stays as it is",
+        )
     return before, dict(_SECTION.findall(inner)), after
 
 

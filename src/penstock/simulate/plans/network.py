@@ -84,11 +84,16 @@ class BrokerPlan:
     links: tuple[PlannedLink, ...]
 
     def __post_init__(self) -> None:
-        known = frozenset(self.brokers)
+        known, linked = frozenset(self.brokers), set[frozenset[str]]()
         for link in self.links:
             if link.one not in known or link.other not in known or link.one == link.other:
                 message = f"there is no link between `{link.one[:80]}` and `{link.other[:80]}`"
                 raise MalformedError("netplan.value", message, hint="name two different brokers of the plan")
+            both = frozenset((link.one, link.other))
+            if both in linked:
+                message = f"there are two links between `{link.one[:80]}` and `{link.other[:80]}`"
+                raise MalformedError("netplan.value", message, hint="write one of them")
+            linked.add(both)
         if not 1 <= len(self.brokers) <= _MOST:
             raise MalformedError("netplan.value", f"a network has between 1 and {_MOST} brokers")
 
@@ -306,8 +311,9 @@ def at_share(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def _summary(ordered: Sequence[float]) -> dict[str, float]:
-    return {"median": at_share(ordered, 0.5), "p99": at_share(ordered, 0.99), "longest": at_share(ordered, 1.0)}
+def _summary(ordered: Sequence[float]) -> dict[str, float | None]:
+    shares = {"median": 0.5, "p99": 0.99, "longest": 1.0}
+    return {name: at_share(ordered, share) if ordered else None for name, share in shares.items()}
 
 
 def revocation_outcomes(log: Log) -> tuple[RevocationOutcome, ...]:

@@ -83,3 +83,21 @@ def test_what_does_not_exist_is_refused(penstock: Shell) -> None:
     assert "did you mean `components`?" in penstock("simulate", "run", "componets").err
     Path("one.toml").write_text('world = "brokr"\n')
     assert penstock("simulate", "run", "one.toml").code == "scenario.value"
+
+
+@pytest.mark.parametrize("sharing", ["1", "2"])
+def test_a_scenario_that_cannot_be_played_is_no_violation(penstock: Shell, sharing: str) -> None:
+    # Whether a process exists is known when the world has started.
+    Path("one.toml").write_text('world = "decisions"\nsteps = ["1 ask pepX a d1"]\nfaults = []\n')
+    done = penstock("simulate", "explore", "one.toml", "--seeds", "2", "--processes", "1", "--sharing", sharing)
+    assert (done.status, done.code) == (2, "scenario.value")
+    assert "pepX" in done.err
+    assert [path.name for path in Path().glob("*.toml")] == ["one.toml"]
+
+
+def test_what_a_run_raises_is_a_violation(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "end = self._simulation.time + 120"
+    plant(monkeypatch, "penstock.simulate.worlds.rule_book:RuleBookWorld.settle", line, "raise LookupError('lost')")
+    done = penstock("simulate", "run", "rule-book", "--size", "1", "-o", "json")
+    assert done.status == 1
+    assert [one["message"] for one in done.json["violations"]] == ["LookupError: lost"]

@@ -90,6 +90,14 @@ def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: 
     Raises `RefusedError` (`file.exists`, `file.private-key`) and `FailedError` (`file.unwritable`).
     """
     path = Path(name)
+    try:
+        os.lstat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        if not name:
+            raise _unwritable(name, "it has no name") from None
+    except (OSError, ValueError) as error:
+        # Its name is too long, for example.
+        raise _unwritable(name, reason(error)) from None
     if os.path.lexists(name):
         # A file would replace the device, for everybody on the machine.
         if os.path.exists(name) and not os.path.isfile(name) and not path.is_dir():  # noqa: PTH110, PTH113  # these do not raise

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import chain
-from math import inf
+from math import inf, isnan
 from typing import Any, Final
 
 import click
@@ -50,6 +50,17 @@ def parse_duration(text: str, unit: str = "") -> float | None:
     found = _DURATION.fullmatch(text)
     unit = (found[2] or unit) if found else ""
     return float(found[1]) * _SECONDS[unit] if found and unit else None
+
+
+class RealNumber(click.FloatRange):
+    """A number within bounds, which NaN is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it."""
+        found = float(super().convert(value, param, ctx))
+        if isnan(found):
+            self.fail("NaN is not a number", param, ctx)
+        return found
 
 
 class Duration(click.ParamType[float]):

@@ -1,9 +1,7 @@
 """`penstock simulate domain`, `network` and `calibrate`: plans are tried in virtual time before they are rolled out."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import click
 
@@ -11,7 +9,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.component_process import open_plan
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import check_target, read_bytes, within, write_bytes
-from penstock.apps.cli.shared.options import Duration, html_option, parse_duration
+from penstock.apps.cli.shared.options import Duration, RealNumber, html_option, parse_duration
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.components.plans.domain_check import PlanFinding, PlanLevel
@@ -54,17 +52,6 @@ class _Latency(click.ParamType[Latency]):
         if bounds[0] is None or bounds[1] is None or bounds[0] > bounds[1]:
             self.fail(f"`{str(value)[:40]}` is not a range of durations such as 1ms-5ms", param, ctx)
         return Latency(bounds[0], bounds[1])
-
-
-class _Rate(click.FloatRange):
-    """A number of times in a second."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
-        found = float(super().convert(value, param, ctx))
-        if math.isnan(found):
-            self.fail("NaN is not a rate", param, ctx)
-        return found
 
 
 @option_class
@@ -133,7 +120,7 @@ class _Domain:
     )
     rate: float = option(
         "--rate",
-        type=_Rate(0, 100_000, min_open=True),
+        type=RealNumber(0, 100_000, min_open=True),
         default=20.0,
         show_default=True,
         help="Let each enforcement point ask this often in a second, at random times.",
@@ -315,7 +302,7 @@ class _Network:
     )
     rate: float = option(
         "--rate",
-        type=_Rate(0, 100_000, min_open=True),
+        type=RealNumber(0, 100_000, min_open=True),
         default=200.0,
         show_default=True,
         help="Let this many events a second arrive for each reader.",

@@ -18,7 +18,7 @@ from penstock.apps.cli.shared.files import check_target
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.errors import FailedError, RefusedError, did_you_mean
 from penstock.simulate.checkers import Violation
-from penstock.simulate.explore import Exploration
+from penstock.simulate.explore import Exploration, is_mistake, unhandled
 from penstock.simulate.explore import explore as search
 from penstock.simulate.run import Outcome, world_of
 from penstock.simulate.run import run as run_scenario
@@ -92,7 +92,16 @@ def run(options: _Run) -> CommandAnswer:
 
     The same scenario gives the same trace everywhere. Ends with status 1 if something is violated.
     """
-    outcome = run_scenario(options.read())
+    scenario = options.read()
+    try:
+        outcome = run_scenario(scenario)
+    except Exception as error:  # whatever a run raises is a violation, as in a search
+        if is_mistake(error):
+            raise
+        found = (unhandled(error),)
+        failed = {"world": scenario.world, "seed": scenario.seed, "trace": "", "counts": {}}
+        failed["violations"] = _violations(found)
+        return CommandAnswer(failed, _shown_violations(found), _violated(found, "it is a fault of the code"))
     data = {
         "world": outcome.scenario.world,
         "seed": outcome.scenario.seed,
@@ -104,8 +113,8 @@ def run(options: _Run) -> CommandAnswer:
         data["log"] = [
             [one.at, one.process, one.kind, {k: str(v) for k, v in one.fields.items()}] for one in outcome.log
         ]
-    error = _violated(outcome.violations, "add --log to see what happened before")
-    return CommandAnswer(data, _shown_run(outcome, log=options.log), error)
+    seen = _violated(outcome.violations, "add --log to see what happened before")
+    return CommandAnswer(data, _shown_run(outcome, log=options.log), seen)
 
 
 def _shown_run(outcome: Outcome, *, log: bool) -> list[Shown]:
@@ -139,7 +148,7 @@ def _shown_violations(violations: tuple[Violation, ...]) -> list[Shown]:
 class _Explore(_Scenario):
     seeds: int = option(
         "--seeds",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 1_000_000),
         default=100,
         show_default=True,
         metavar="NUMBER",
@@ -205,7 +214,7 @@ def explore(options: _Explore) -> CommandAnswer:
     except KeyboardInterrupt:
         # What was interrupted never awaits what it has made.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        raise _stopped(scenario, run_seeds, state[0], _rate(run_seeds, began)) from None
+        raise _stopped(scenario, run_seeds, state[0], _rate(run_seeds, began), options.sharing) from None
     data: dict[str, object] = {
         "world": scenario.world,
         "first": scenario.seed,
@@ -245,12 +254,16 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _stopped(scenario: SimulationScenario, seeds: int, what: str, rate: str) -> FailedError:
+def _stopped(scenario: SimulationScenario, seeds: int, what: str, rate: str, sharing: int) -> FailedError:
     """Return the error for a search that was interrupted: it says how far it was."""
     first, last = scenario.seed, scenario.seed + seeds - 1
     if what == "shrinking":
+        # With another start it would be another run.
+        shared = f" --sharing {sharing}" if sharing > 1 else ""
         return FailedError(
-            "cli.aborted", f"stopped while seed {last} was shrunk", hint=f"search again with --seed {last} --seeds 1"
+            "cli.aborted",
+            f"stopped while seed {last} was shrunk",
+            hint=f"search again with --seed {last} --seeds 1{shared}",
         )
     done = f"seeds {first} to {last} violate nothing ({rate})" if seeds else "no seed was done"
     return FailedError("cli.aborted", f"stopped: {done}", hint=f"go on with --seed {first + seeds}")
