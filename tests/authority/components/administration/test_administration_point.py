@@ -481,6 +481,28 @@ def test_a_pap_whose_clock_is_set_forward_waits_as_long_for_components() -> None
     run(test)
 
 
+def test_a_pap_whose_clock_was_behind_does_not_wait_longer_for_components() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        wrong = WrongClock(clock)
+        async with pap(fabric, administration(*NAMES), wrong, note=notes.append) as owner:
+            gone = recorder(fabric, "pep1", "ER(1)", clock)
+            await gone.join()
+            await gone.close()
+            wrong.wrong = -600.0
+            # As if leases from before end then: it is in ten minutes by the wrong clock.
+            await owner.reconfigure({"DR(1)": CHANGED}, expected=clock.now() + 1)
+            await clock.advance(CLOCK_LOOK)
+            wrong.wrong = 0.0
+            for _ in range(2):
+                await clock.advance(CLOCK_LOOK)
+                await settle()
+            await clock.advance(owner.settings.patience + CLOCK_LOOK)
+            await settle()
+            assert ([*owner.registry.members], [error.code for error in notes]) == ([], ["component.not-applied"])
+
+    run(test)
+
+
 def test_a_role_that_ends_while_another_one_is_withdrawn_ends_in_time() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         peps = [recorder(fabric, name, "ER(1)", clock) for name in ("pep1", "pep2")]

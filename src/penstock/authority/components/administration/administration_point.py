@@ -960,7 +960,9 @@ class AdministrationComponent:
             passed, gone = (now - then for now, then in zip(self._ran, before, strict=True))
             starving = passed > CLOCK_LOOK + STARVED
             for one in waited:
-                one.stepped += round(gone - passed, 3)
+                # A step forward to a time before the expected one takes nothing away.
+                late = max(0.0, self._ran[1] - one.plan.expected)
+                one.stepped += round(min(gone - passed, late), 3)
                 one.starved += passed if starving else 0.0
             if starving:
                 self._note(starved(self.settings.id, passed))
