@@ -19,13 +19,13 @@ import pytest
 from nats.aio.client import Client
 
 from penstock.crypto.tls import client_context, new_certificate, server_context
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.fabric import Clock, Fabric, KeysUnder, Ownership, Priority, Qos, Sample, nats_feed
 from penstock.fabric.envelope import encode
 from penstock.fabric.limits import FabricLimits
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import NatsClient, shut, store
-from penstock.fabric.nats_link import NatsLink, checked
+from penstock.fabric.nats_link import DirectListening, NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
 from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, PATIENCE, STATE, FabricSuite, refused, take, until
 from penstock.testing.nats import NatsServer
@@ -490,6 +490,10 @@ def test_each_priority_has_a_connection_of_its_own(server: NatsServer) -> None:
     asyncio.run(whole())
 
 
+async def consumers(fabric: NatsFabric, topic: str) -> int:
+    return int((await fabric.link.ask(f"STREAM.INFO.{fabric.link.stream(topic)}"))["state"]["consumer_count"])
+
+
 def test_closing_leaves_no_consumer_and_no_stream_behind(server: NatsServer) -> None:
     async def whole() -> None:
         async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
@@ -501,10 +505,28 @@ def test_closing_leaves_no_consumer_and_no_stream_behind(server: NatsServer) -> 
                 await fabric.remove(topic)
                 assert fabric.link.stream(topic) not in (await fabric.link.ask("STREAM.NAMES"))["streams"]
 
-    async def consumers(fabric: NatsFabric, topic: str) -> int:
-        return int((await fabric.link.ask(f"STREAM.INFO.{fabric.link.stream(topic)}"))["state"]["consumer_count"])
-
     asyncio.run(whole())
+
+
+def test_a_reader_that_cannot_watch_writers_leaves_no_consumer(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen, calls = NatsLink.listen, count(1)
+
+    async def fail(link: NatsLink, listening: DirectListening) -> None:
+        if next(calls) == 2:
+            raise FailedError("fabric.unreachable", "the server does not answer")
+        await listen(link, listening)
+
+    async def whole() -> int:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("live", replace(LIVE, lease=5.0))
+            monkeypatch.setattr(NatsLink, "listen", fail)
+            with pytest.raises(FailedError):
+                await fabric.subscribe("live", on_writer=lambda *_: None)
+            return await consumers(fabric, "live")
+
+    assert asyncio.run(whole()) == 0
 
 
 def test_what_a_hostile_server_or_neighbour_says_is_counted_or_refused(server: NatsServer) -> None:

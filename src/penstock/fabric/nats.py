@@ -19,7 +19,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
+from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_login import NatsLogin
@@ -290,7 +290,11 @@ class NatsFabric(Fabric):
             names = ("", "*") if made.instances is None else made.instances
             sinks = {self.link.alive(topic, name): partial(_hear_of, made) for name in names}
             self._open[made] = alive = DirectListening(sinks, qos.priority)
-            await self.link.listen(alive)
+            try:
+                await self.link.listen(alive)
+            except BaseException:
+                await made.close()
+                raise
         return made
 
     async def _feed(self, topic: str, offered: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
@@ -338,7 +342,7 @@ class NatsFabric(Fabric):
         except ApiError as error:
             await made.close()
             raise _refused(topic, error) from error
-        except PenstockError:
+        except BaseException:
             await made.close()  # of two feeds, the first may be open
             raise
         return made

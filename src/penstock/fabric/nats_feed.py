@@ -193,7 +193,7 @@ class StreamFeed:
         start = {"deliver_policy": "all"} if from_start else {"deliver_policy": "new"}
         try:
             await self._link.call(lambda _: self._consume(start))
-        except (ApiError, PenstockError):
+        except BaseException:
             await self._link.unlisten(self._inbox)
             raise
         self._link.returned[self] = self._returned

@@ -20,6 +20,7 @@ from tests.authority.decisions.kit import (
     request,
     rights_of,
 )
+from tests.authority.failing import FailingFabric, leaves_nothing
 from tests.spoiled import flipped
 
 from penstock.authority.decisions.coverage import Coverage, answer_key, request_key, resources, tuples
@@ -352,5 +353,33 @@ def test_obligations_are_in_the_answer() -> None:
         async with PolicyDecisionPoint(bench.fabric, PDP, source, clock=bench.clock):
             await bench.send(request())
             assert [duty.id for duty in bench.answers[0][1].obligations] == ["urn:log"]
+
+    run(test)
+
+
+def test_a_point_that_cannot_start_answers_nothing() -> None:
+    async def test() -> int:
+        source, clock = Policies(), clock_at()
+        async with FailingFabric(0, clock=clock) as fabric:
+            bench = Bench(fabric, clock)
+            await bench.open()
+            # The last of its calls fails: it has subscribed to requests already.
+            fabric.left = 6
+            with pytest.raises(FailedError, match="do not answer"):
+                await PolicyDecisionPoint(fabric, PDP, source, clock=clock).__aenter__()
+            await bench.send(request())
+        assert (source.asked, bench.answers) == ([], [])
+        return await leaves_nothing(lambda failing: PolicyDecisionPoint(failing, PDP, source))
+
+    assert asyncio.run(test()) == 6
+
+
+def test_a_closed_point_does_not_answer_over_links_either() -> None:
+    async def test(bench: Bench) -> None:
+        links, source, replies = Heard(), Policies(), list[bytes]()
+        async with PolicyDecisionPoint(None, PDP, source, clock=bench.clock, links=links):
+            pass
+        links.take(PEP.principal, sign_value(request(), PEP).to_bytes(), replies.append)
+        assert (source.asked, replies) == ([], [])
 
     run(test)

@@ -20,6 +20,7 @@ from tests.authority.decisions.kit import (
     grant,
     rights_of,
 )
+from tests.authority.failing import leaves_nothing
 from tests.spoiled import flipped
 
 from penstock.authority.decisions.coverage import answer_key, request_key
@@ -659,3 +660,7 @@ def test_a_script_that_cannot_open_its_point_ends() -> None:
 
     with pytest.raises(FailedError, match=r"fabric\.unreachable"), BlockingPoint(opened):
         pass
+
+
+def test_a_point_that_cannot_start_leaves_nothing_open() -> None:
+    assert asyncio.run(leaves_nothing(lambda fabric: EnforcementPoint(fabric, PEP, rights_of(grant(PDP))))) == 6

@@ -21,6 +21,7 @@ from tests.authority.decisions.kit import (
     opened_fabric,
     rights_of,
 )
+from tests.authority.failing import leaves_nothing
 
 from penstock.authority.decisions.decision_point import TOPICS, PolicyDecisionPoint
 from penstock.authority.decisions.enforcement_point import EnforcementPoint
@@ -231,3 +232,15 @@ def test_answers_of_several_points_are_not_recycled(mode: AnswerMode) -> None:
 def test_the_owner_may_decide() -> None:
     assert RIGHTS.may_decide(OWNER.principal, asked().resource, datetime.fromtimestamp(0, NOW.tzinfo))
     assert not RIGHTS.may_decide(OTHER.principal, asked().resource, NOW)
+
+
+@pytest.mark.parametrize(
+    ("make", "calls"),
+    [
+        (lambda fabric: SharedCache(fabric, CACHE, RIGHTS), 10),
+        (lambda fabric: SecondaryPoint(fabric, CACHE, RIGHTS.may_decide, None), 3),
+        (lambda fabric: PolicyFeed(fabric, PDP, [POLICY]), 3),
+    ],
+)
+def test_what_cannot_start_leaves_nothing_open(make: Callable[[Fabric], SharedCache], calls: int) -> None:
+    assert asyncio.run(leaves_nothing(make)) == calls

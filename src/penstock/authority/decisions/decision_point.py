@@ -165,8 +165,18 @@ class PolicyDecisionPoint:
         self._coverage: Coverage = None
         self._writer: Publisher | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            # What has begun to read would go on answering.
+            await self.close()
+            raise
+        return self
+
+    async def _open(self) -> None:
         if self._links is not None:
             self._links.listen(self._hear_link)
         if self._fabric is not None:
@@ -176,13 +186,13 @@ class PolicyDecisionPoint:
             self._reading_alone = await self._fabric.subscribe(
                 self._topics.to_one, keys=self._names, callback=self._hear_alone
             )
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
         """Stop answering."""
+        self._closed = True
         for reading in (self._reading_alone, self._reading):
             if reading is not None:
                 await reading.close()
@@ -212,10 +222,9 @@ class PolicyDecisionPoint:
 
     async def _subscribe(self) -> None:
         if self._fabric is not None:
-            self._coverage = self._source.coverage()
-            self._reading = await self._fabric.subscribe(
-                self._topics.requests, keys=self._coverage, callback=self._hear
-            )
+            coverage = self._source.coverage()
+            self._reading = await self._fabric.subscribe(self._topics.requests, keys=coverage, callback=self._hear)
+            self._coverage = coverage
 
     # ------------------------------------------------------------------------------------------------------------------
     # Requests.
@@ -246,6 +255,8 @@ class PolicyDecisionPoint:
                 self._drop("unsent", error)
 
     def _hear_link(self, principal: Principal, data: bytes, reply: LinkReply) -> None:
+        if self._closed:
+            return
         # Whoever has the link could let the point answer to others' requests.
         request = self._accept(data, lambda found: found.sender == principal)
         if request is None:

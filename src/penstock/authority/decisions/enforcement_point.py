@@ -163,6 +163,14 @@ class EnforcementPoint:
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._open_topics()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _open_topics(self) -> None:
         if self._path is not AskPath.FABRIC and self._links is not None:
             self._links.listen(self._hear_link)
         if self._path is not AskPath.DIRECT and self._fabric is not None:
@@ -171,7 +179,6 @@ class EnforcementPoint:
             self._to_one = await self._fabric.publisher(self._topics.to_one)
             if self._path is AskPath.FABRIC:
                 self._reading = await self._fabric.subscribe(self._topics.answers, keys=(), callback=self._hear)
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

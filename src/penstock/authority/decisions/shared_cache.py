@@ -10,7 +10,7 @@ right to ask, copies, signature and rate.
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final
 
 from penstock.authority.decisions.coverage import Coverage
 from penstock.authority.decisions.decision_point import TOPICS, DecisionTopics, PointDecision, PolicyDecisionPoint
@@ -77,11 +77,10 @@ class SharedCache(PolicyDecisionPoint):
         self._kept: dict[bytes, tuple[AccessAnswer, bytes]] = {}
         self._learning: TopicSubscription | None = None
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         await self.updated.__aenter__()
-        await super().__aenter__()
+        await super()._open()
         self._learning = await self._answer_fabric.subscribe(self._topics.answers, callback=self._hear_answer)
-        return self
 
     async def close(self) -> None:
         """Stop answering."""

@@ -105,8 +105,8 @@ class ComponentsWorld:
     name = "components"
     #: topics are reliable: nothing comes twice or in another order
     fault_kinds = ("partition", "loss", "delay", "slow", "stop", "crash", "skew", "jump")
-    #: ten minutes are longer than all times of this domain; it would have to wait for an hour, and speak all the time
-    fault_amounts: Mapping[str, tuple[float, ...]] = {"jump": (-600.0, -20.0, 20.0, 600.0)}
+    #: two minutes are longer than all times of this domain; it would have to wait for an hour, and speak all the time
+    fault_amounts: Mapping[str, tuple[float, ...]] = {"jump": (-120.0, -20.0, 20.0, 120.0)}
     fault_targets: Mapping[str, tuple[str, ...]] = {}
     step_kinds: Mapping[str, tuple[str, ...]] = {"ask": ("PEP", "USER"), "policy": ("RANK",), "admit": ("NUMBER",)}
     option_names = ("peps", "pdps", "pips")

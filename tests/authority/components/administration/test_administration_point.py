@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,10 +24,12 @@ from tests.authority.components.kit import (
     pap,
     recorder,
 )
+from tests.authority.failing import leaves_nothing
 from tests.budget import examples
 
 from penstock.authority.components.administration import registry
 from penstock.authority.components.administration.administration_point import AdministrationComponent
+from penstock.authority.components.administration.specification import PolicyAdministration
 from penstock.authority.components.exchange.samples import PolicyText
 from penstock.authority.limits import CLOCK_LOOK
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
@@ -609,3 +613,10 @@ def test_the_components_of_table_5_join_one_domain(secret: bytes) -> None:
                 await one.close()
 
     run(test, patience=600)
+
+
+@pytest.mark.parametrize(("make", "calls"), [(pap, 31), (partial(PolicyAdministration, rules={}), 33)])
+def test_a_pap_that_cannot_join_leaves_nothing_open(make: Callable[..., AdministrationComponent], calls: int) -> None:
+    """What it had begun to read would go on administering beside the PAP that is started in its place."""
+    begun = partial(leaves_nothing, lambda fabric: make(fabric, key=PAP_KEY, settings=administration()))
+    assert asyncio.run(begun()) == calls

@@ -230,8 +230,16 @@ class AdministrationComponent:
     async def join(self) -> None:
         """Declare the topics of the domain, catch up with CONF, and begin to answer requests to join.
 
-        Raises as `Fabric.declare` and `subscribe`.
+        Raises as `Fabric.declare` and `subscribe`. A PAP that could not join is closed.
         """
+        try:
+            await self._open()
+        except BaseException:
+            # What has begun to read would go on administering.
+            await self.close()
+            raise
+
+    async def _open(self) -> None:
         for instance in (_JOIN, _CONF, _SPOL, _APOL):
             await self._declare(instance)
         await self._catch_up()

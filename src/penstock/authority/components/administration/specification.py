@@ -328,13 +328,13 @@ class PolicyAdministration(AdministrationComponent):
         super().__init__(fabric, key, settings, clock=clock, random=random, note=note)
         self.book = SpecificationBook(settings.domain, rules)
 
-    async def join(self) -> None:
-        """Learn what was answered before, and begin as every PAP. Raises as `AdministrationComponent.join`."""
+    async def _open(self) -> None:
+        # What was answered before must be known first.
         await self._declare(_APOL)
         for sample in await self._fabric.state(topic_name(self.settings.domain, _APOL)):
             await self._hear_applied(sample)
         await self._read(_APOL, self._hear_applied)
-        await super().join()
+        await super()._open()
 
     async def _hear_applied(self, sample: Sample) -> None:
         try:
