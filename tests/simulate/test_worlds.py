@@ -15,20 +15,21 @@ from penstock.simulate.run import run
 from penstock.simulate.scenario import SimulationScenario
 from penstock.simulate.worlds import WORLDS
 
-#: seeds of each world that `make soak` runs, and how often steps come. Each goes on until it has a thousand messages
+#: seeds of each world that `make soak` runs
 SOAK_SEEDS = int(os.environ.get("SEEDS", "10000"))
+#: how often steps come in a search, and with how many messages they end: it has the rest of a thousand while it settles
 SOAK_OPTIONS = {
-    world: {"size": size, "seconds": seconds, "messages": 1_000}
-    for world, size, seconds in (
-        ("brokers", 50, 16),
-        ("revocation", 14, 16),
-        ("brokers-on-fabric", 24, 16),
-        ("sealing", 10, 16),
-        ("sealing-replicas", 10, 16),
-        ("components", 5, 8),
-        ("decisions", 56, 20),
-        ("roles", 220, 20),
-        ("rule-book", 100, 20),
+    world: {"size": size, "seconds": seconds, "messages": messages}
+    for world, size, seconds, messages in (
+        ("brokers", 50, 16, 930),
+        ("revocation", 10, 10, 800),
+        ("brokers-on-fabric", 24, 16, 930),
+        ("sealing", 10, 16, 880),
+        ("sealing-replicas", 10, 16, 880),
+        ("components", 5, 8, 1_000),
+        ("decisions", 56, 20, 780),
+        ("roles", 220, 20, 800),
+        ("rule-book", 100, 20, 980),
     )
 }
 #: what the log of a search must have, or else a checker would have nothing to read
