@@ -210,6 +210,23 @@ def test_a_shrunk_scenario_has_a_latency_of_its_own_only_if_it_needs_one() -> No
     assert shrink(scenario, "suspended_requests_end").options == {}
 
 
+def test_only_steps_that_were_performed_are_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Speaking(Counting):
+        async def perform(self, step: SimulationStep) -> None:
+            await super().perform(step)
+            self.simulation.network.send("one", "two", b"", lambda _: None)
+
+    monkeypatch.setattr(runs, "WORLDS", {"counting": Speaking})
+    scenario = SimulationScenario("counting", 0, options={"size": 30, "messages": 31})
+    found = explore(scenario, 50)
+    assert found.scenario is not None
+    assert found.scenario.options == {}
+    whole = replace(scenario, seed=found.scenario.seed)
+    performed, every = run(whole).scenario, drawn(whole)
+    assert found.before == len(performed.steps or ()) + len(performed.faults or ())
+    assert len(performed.steps or ()) < len(every.steps or ())
+
+
 def test_everything_begins_within_the_seconds_of_a_scenario() -> None:
     whole = drawn(SimulationScenario("counting", 4, options={"size": 30, "seconds": 2}))
     assert max(step.at for step in whole.steps or ()) < 2

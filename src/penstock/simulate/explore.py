@@ -55,7 +55,7 @@ class Exploration:
     #: the shrunk scenario of the lowest seed that violates something, and what it violates
     scenario: SimulationScenario | None = None
     violations: tuple[Violation, ...] = ()
-    #: how many steps and faults there were before shrinking
+    #: how many steps were performed, and faults, before shrinking
     before: int = 0
 
 
@@ -174,11 +174,19 @@ def explore(
             for what in ("messages", "faults"):
                 fewest[what] = min(result.counts.get(what, 0), fewest.get(what, 1 << 60))
             if result.violations:
-                whole = drawn(_candidate(scenario, result.seed, sharing))
+                whole = _performed(_candidate(scenario, result.seed, sharing))
                 small = shrink(whole, result.violations[0].checker, progress)
                 violations = run_seed(small).violations
                 return Exploration(number, counts, fewest, small, violations, _size(whole))
     return Exploration(number, counts, fewest)
+
+
+def _performed(scenario: SimulationScenario) -> SimulationScenario:
+    """Return a scenario with the steps that a run performs, or with all that are drawn if it fails."""
+    try:
+        return run(scenario).scenario
+    except Exception:  # noqa: BLE001  # that is what was found
+        return drawn(scenario)
 
 
 def _size(scenario: SimulationScenario) -> int:
@@ -232,7 +240,7 @@ def shrink(
 ) -> SimulationScenario:
     """Return the scenario with as few steps and faults as still let a checker find something.
 
-    It has the default latency too, if that is enough.
+    It performs all its steps, with the default latency, if that is enough.
     """
     left = runs
 
@@ -243,11 +251,12 @@ def shrink(
         return any(found.checker == checker for found in run_seed(_with(scenario, items)).violations)
 
     items: list[_Item] = [*(scenario.faults or ()), *(scenario.steps or ())]
-    if "latency" in scenario.options:
-        options = {name: value for name, value in scenario.options.items() if name != "latency"}
-        whole, scenario = scenario, replace(scenario, options=options)
-        if not fails(items):
-            scenario = whole
+    for spared in ("messages", "latency"):
+        if spared in scenario.options:
+            options = {name: value for name, value in scenario.options.items() if name != spared}
+            whole, scenario = scenario, replace(scenario, options=options)
+            if not fails(items):
+                scenario = whole
     return _with(scenario, minimal(items, fails, lambda: left > 0))
 
 
