@@ -74,7 +74,8 @@ def test_a_page_without_an_ending_has_its_charts_beside_it(tmp_path: Path) -> No
 
 def test_a_page_that_cannot_be_continued_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    for data in (b"\xff\xfe abc", b"# T\n\n<!-- begin experiments -->\n\nNotes\n"):
+    marks = b"# T\n\n<!-- begin experiments -->\n\nNotes\n"
+    for data in (b"\xff\xfe abc", marks, marks + b"<!-- end experiments -->\n"):
         page.write_bytes(data)
         with pytest.raises(MalformedError, match="page") as refused:
             check_page(page)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import FailedError, MalformedError
-from penstock.simulate.experiments.experiment import Experiment, ExperimentFindings
+from penstock.simulate.experiments.experiment import Experiment, ExperimentFindings, Paper
 from penstock.store.files.files import PUBLIC, replacing
 
 _BEGIN, _END = "<!-- begin experiments -->", "<!-- end experiments -->"
@@ -80,8 +80,8 @@ def write_evidence(path: Path, runs: Iterable[ExperimentRun], order: Sequence[Ex
 def check_page(path: Path) -> None:
     """Check that sections can be written into a page, and charts beside it, before anything is measured.
 
-    Raises `MalformedError` (`experiment.page`) for a page that is not text or lacks the mark behind its sections, and
-    `FailedError` (`file.unwritable`) if a file is in the place of the folder of charts.
+    Raises `MalformedError` (`experiment.page`) for a page that is not text, lacks the mark behind its sections, or has
+    other text between them, and `FailedError` (`file.unwritable`) if a file is in the place of the folder of charts.
     """
     _read(path)
     folder = _folder(path)
@@ -137,6 +137,14 @@ def _read(path: Path) -> tuple[str, dict[str, str], str]:
             "experiment.page",
             f"`{path}` has the line `{_BEGIN}`, and no line `{_END}` after it",
             hint="add it behind the sections of experiments; what comes after it stays as it is",
+        )
+    own = {"", *(f"### {paper}" for paper in Paper)}
+    lost = [line for line in _SECTION.sub("", inner).splitlines() if line.strip() not in own]
+    if lost:
+        raise MalformedError(
+            "experiment.page",
+            f"`{path}` has text between its sections, which would be lost: {lost[0].strip()[:60]!r}",
+            hint=f"move it before the line `{_BEGIN}`, or behind the line `{_END}`",
         )
     return before, dict(_SECTION.findall(inner)), after
 
