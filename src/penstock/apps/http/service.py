@@ -490,6 +490,8 @@ def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -
 
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: seconds until a revision that could not be announced is announced again
+_AGAIN: Final = 2.0
 Notes: TypeAlias = Callable[[str], None]
 """Writes a line of the log."""
 
@@ -519,7 +521,7 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class RunningService:
-    """A service that runs. `changed` is called with each bundle that is another revision."""
+    """A service that runs. `changed` is called with each bundle that is another revision, again if it fails."""
 
     def __init__(
         self,
@@ -541,6 +543,8 @@ class RunningService:
         )
         #: none at first, so that the first check finds a change since the bundle was read
         self._seen: Stamp | None = None
+        self._announced = service.bundle.revision
+        self._said = ""
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -584,6 +588,7 @@ class RunningService:
         try:
             seen = stamp(self._place.bundle)
             if seen == self._seen:
+                await self._announce()
                 return
             # Read in another thread; the new bundle replaces the old one in one step.
             bundle = await asyncio.to_thread(self._load)
@@ -594,13 +599,26 @@ class RunningService:
             self.service.counting.loads["failed"] += 1
             return
         self._seen = seen
-        changed = bundle.revision != self.service.bundle.revision
         self.service.take(bundle)
         self.service.counting.loads["taken"] += 1
-        if changed:
-            if self._changed is not None:
+        await self._announce()
+
+    async def _announce(self) -> None:
+        bundle = self.service.bundle
+        if bundle.revision == self._announced:
+            return
+        if self._changed is not None:
+            try:
                 await self._changed(bundle)
-            self._note(f"revision {bundle.revision} decides")
+            except PenstockError as error:
+                words = f"revision {bundle.revision} decides, but could not be announced, which is tried again: {error}"
+                if words != self._said:
+                    self._note(words)
+                self._said = words
+                asyncio.get_running_loop().call_later(_AGAIN, self._wake.set)
+                return
+        self._announced = bundle.revision
+        self._note(f"revision {bundle.revision} decides")
 
     def _load(self) -> Bundle:
         trusted = self.service.bundle.entities.trust_properties
