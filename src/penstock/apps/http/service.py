@@ -16,7 +16,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -541,10 +540,11 @@ class RunningService:
             service.admit,
             service.counting.server,
         )
-        #: none at first, so that the first check finds a change since the bundle was read
-        self._seen: Stamp | None = None
+        #: the revision that was announced last; empty while it is not known whether another one was
         self._announced = service.bundle.revision
         self._said = ""
+        #: none at first, so that the first check finds a change since the bundle was read
+        self._seen: Stamp | None = None
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -577,18 +577,25 @@ class RunningService:
 
     async def _watch(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._place.watch or None):
+            watch = self._place.watch or None
+            try:
+                async with asyncio.timeout(watch if self._is_announced() else min(watch or _AGAIN, _AGAIN)):
                     await self._wake.wait()
+            except TimeoutError:
+                await self._announce()
+                if watch is None:
+                    continue
             self._wake.clear()
             await self.look()
+
+    def _is_announced(self) -> bool:
+        return self.service.bundle.revision == self._announced
 
     async def look(self) -> None:
         """Reload the bundle if it has changed; if it cannot be used, the previous one stays active."""
         try:
             seen = stamp(self._place.bundle)
             if seen == self._seen:
-                await self._announce()
                 return
             # Read in another thread; the new bundle replaces the old one in one step.
             bundle = await asyncio.to_thread(self._load)
@@ -605,9 +612,11 @@ class RunningService:
 
     async def _announce(self) -> None:
         bundle = self.service.bundle
-        if bundle.revision == self._announced:
+        if self._is_announced():
             return
         if self._changed is not None:
+            # If this fails, part of it may have been done.
+            self._announced = ""
             try:
                 await self._changed(bundle)
             except PenstockError as error:
@@ -615,7 +624,6 @@ class RunningService:
                 if words != self._said:
                     self._note(words)
                 self._said = words
-                asyncio.get_running_loop().call_later(_AGAIN, self._wake.set)
                 return
         self._announced = bundle.revision
         self._note(f"revision {bundle.revision} decides")
