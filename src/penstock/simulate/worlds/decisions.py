@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from itertools import combinations, product
 from random import Random
@@ -201,7 +201,9 @@ class DecisionsWorld:
             self._written = dict.fromkeys(self._pdps, policies)
 
     def _moment(self) -> datetime:
-        return datetime.fromtimestamp(START + self._simulation.time, UTC)
+        """Return when a policy is changed that changes now: no two at once, so that one of them is newer."""
+        now = datetime.fromtimestamp(START + self._simulation.time, UTC)
+        return max([now, *(one.changed + timedelta(milliseconds=1) for one in self._versions[-1:])])
 
     async def restart(self, process: str) -> None:
         """Start a process again: a decision point with the policies in its files."""
