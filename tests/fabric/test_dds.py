@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -243,6 +244,98 @@ def test_a_client_that_is_gone_leaves_nothing_at_the_keeper() -> None:
             await until(lambda: gone == [writer.writer])
 
     run(whole)
+
+
+# starts that fail
+
+
+async def _fail(*_: object, **__: object) -> None:
+    raise FailedError("fabric.refused", "as if DDS had failed")
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise FailedError("fabric.refused", "as if DDS had failed")
+
+
+def test_a_writer_that_could_not_begin_does_not_own_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        async with domain() as (keeper, fabric, _):
+            await fabric.declare("conf", replace(LIVE, ownership=Ownership.EXCLUSIVE))
+            with monkeypatch.context() as patched:
+                patched.setattr(keeper, "_introduce", _fail)
+                with refused("fabric.refused"):
+                    await fabric.publisher("conf")
+            assert not fabric._publishers  # it is not made known again
+            await fabric.publisher("conf")
+
+    run(whole)
+
+
+def test_a_service_whose_registration_was_lost_gets_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        async with domain() as (keeper, fabric, _):
+            await fabric.declare("live", LIVE)
+            added = keeper._add_service
+
+            async def lose(*arguments: Any) -> None:
+                await added(*arguments)
+                await _fail()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(keeper, "_add_service", lose)
+                with refused("fabric.refused"):
+                    await fabric.serve("live", _echo)
+            with refused("fabric.no-responder"):
+                await fabric.request("live", b"1", timeout=1.0)
+
+    run(whole)
+
+
+@pytest.mark.parametrize("qos", [LIVE, LOG])
+def test_a_reader_that_could_not_begin_leaves_nothing_at_the_keeper(qos: Qos, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        async with domain() as (keeper, fabric, _):
+            await fabric.declare("read", qos)
+            with monkeypatch.context() as patched:
+                if qos.durable:
+                    patched.setattr(fabric._link, "reader", _refuse)
+                else:
+                    patched.setattr(fabric, "_meet", _fail)
+                with refused("fabric.refused"):
+                    await fabric.subscribe("read")
+            await fabric.describe("read")  # the keeper has carried out what it was told before
+            assert not keeper._readers
+
+    run(whole)
+
+
+def test_a_client_that_could_not_begin_leaves_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        before = _dds_threads()
+        monkeypatch.setattr(DdsLink, "writer", _refuse)
+        with refused("fabric.refused"):
+            await DdsFabric.connect(address(), prefix="nobody")
+        assert _dds_threads() == before
+
+    run(whole)
+
+
+def test_a_keeper_that_could_not_begin_closes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        before = _dds_threads()
+        monkeypatch.setattr(DdsLink, "reader", _refuse)
+        with pytest.raises(FailedError) as failed:  # it holds the frames, and so what they have opened
+            await DdsKeeper.open(address(), file=tmp_path / "topics")
+        assert failed.value.code == "fabric.refused"
+        assert _dds_threads() == before
+        # SQLite deletes the others when the file is closed.
+        assert {each.name for each in tmp_path.iterdir()} == {"topics", "topics.lock"}
+
+    run(whole)
+
+
+def _dds_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "penstock-dds"}
 
 
 async def _ignore(_: Sample) -> None:

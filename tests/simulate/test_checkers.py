@@ -63,7 +63,7 @@ RIGHT_END: dict[str, Notes] = {
     "no_delivery_after_revocation": [("owner", "granted", RIGHT), ("b1", "delivered", EVENT)],
     "only_allowed_deliveries": [("b1", "delivered", EVENT)],
     "no_acknowledged_change_lost": [("p1", "holds", {"of": "book", "changes": ("c1", "c2")})],
-    "events_once": [("b1", "delivered", {**EVENT, "event": "e2"})],
+    "events_once": [("b1", "delivered", {**EVENT, "event": "e2"}), ("b1", "delivered", {**EVENT, "session": "new"})],
     "decisions_by_policies_in_force": [("pep", "answered", {"request": "u1", "effect": "Permit", "asked": 1.5})],
     "recycled_answers_equal": [("pep", "recycled", {"request": "u1", "effect": "Deny", "version": "v2"})],
     "key_groups_closed": [

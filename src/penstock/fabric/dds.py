@@ -170,13 +170,12 @@ class DdsFabric(Fabric):
         if not (prefix.isascii() and prefix.isalnum()):
             raise MalformedError("fabric.bad-name", "a prefix has letters and digits")
         parsed = DdsAddress.parse(address) if isinstance(address, str) else address
-        made = cls(
-            DdsLink(parsed), prefix=prefix, timeout=timeout, clock=clock or SystemClock(), random=random, limits=limits
-        )
+        link = DdsLink(parsed)
         try:
+            made = cls(link, prefix=prefix, timeout=timeout, clock=clock or SystemClock(), random=random, limits=limits)
             await made._hello()
         except BaseException:
-            await made._link.close()
+            await link.close()
             raise
         made._joined = True
         return made
@@ -249,7 +248,13 @@ class DdsFabric(Fabric):
         check_name(topic, self.limits)
         check_instances((instance,), self.limits)
         made = DdsTopicPublisher(self, topic, self._random(WRITER_BYTES), strength=strength, instance=instance)
-        await made.open()
+        try:
+            await made.open()
+        except BaseException:
+            # It would be made known, and claim the topic, whenever the keeper is started again.
+            with suppress(PenstockError):
+                await made.close()
+            raise
         return made
 
     async def open_writer(self, publisher: "DdsTopicPublisher", strength: int) -> tuple[Qos, int, DdsWriter | None]:
@@ -282,8 +287,9 @@ class DdsFabric(Fabric):
         # Instances are chosen by DDS, keys and the selector here.
         async def leave(_: TopicSubscription) -> None:
             self._readings.pop(reading.id, None)
-            if reading.entity is not None and not self._link.closed:
-                reading.entity.close()
+            if not self._link.closed:
+                if reading.entity is not None:
+                    reading.entity.close()
                 self._tell({"op": "close-reader", "reader": reading.id.hex()})
 
         made = new(leave=leave)
@@ -291,7 +297,8 @@ class DdsFabric(Fabric):
         try:
             await self._open_reader(reading, offered)
         except BaseException:
-            await made.close()
+            with suppress(PenstockError):
+                await made.close()
             raise
         return made
 
@@ -384,7 +391,13 @@ class DdsFabric(Fabric):
         """Answer requests on a topic."""
         check_name(topic, self.limits)
         made = _DdsService(self, topic, self._random(ID_BYTES).hex(), handler, self.limits)
-        await self.call({"op": "serve", "topic": topic, "service": made.id})
+        try:
+            await self.call({"op": "serve", "topic": topic, "service": made.id})
+        except BaseException:
+            # The keeper may have carried it out, and would pass requests to a service that nobody has.
+            with suppress(PenstockError):
+                self._tell({"op": "unserve", "topic": topic, "service": made.id})
+            raise
         self._services[made.id] = made
         return made
 

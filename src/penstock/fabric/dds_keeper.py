@@ -148,12 +148,20 @@ class DdsKeeper:
         if standby and file is None:
             raise FailedError("fabric.keeper", "a stand-by needs the file of the first keeper")
         lock = None if file is None or str(file) == _MEMORY else await _locked(file, wait=standby)
+        files: FileKeeper | None = None
+        link: DdsLink | None = None
         try:
             files = FileKeeper(file) if file is not None else None
             store = EmbeddedFabric(clock=clock or SystemClock(), keeper=files, limits=limits)
-            made = cls(DdsLink(parsed), store, prefix, lock)
+            link = DdsLink(parsed)
+            made = cls(link, store, prefix, lock)
             await made._start()
         except BaseException:
+            if link is not None:
+                await link.close()
+            if files is not None:
+                with suppress(PenstockError):
+                    files.close()
             if lock is not None:
                 os.close(lock)
             raise

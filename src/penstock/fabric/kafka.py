@@ -23,15 +23,16 @@ import secrets
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException, Message
 
-from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, encode
-from penstock.fabric.kafka_link import KafkaLink, RegistryEntry, TopicRegistry
+from penstock.fabric.kafka_link import KafkaLink, RegistryEntry, TopicRegistry, undo
 from penstock.fabric.kafka_login import KafkaLogin, parse_kafka
 from penstock.fabric.kafka_records import (
     ALIVE,
@@ -242,7 +243,8 @@ class KafkaFabric(Fabric):
         try:
             await self._join(made, name, offered)
         except BaseException:
-            await made.close()
+            with suppress(PenstockError):
+                await made.close()
             raise
         return made
 
@@ -257,7 +259,12 @@ class KafkaFabric(Fabric):
                 feed = self._feeds[name] = _Feed()
                 feed.readers[reader] = end
                 feed.waiting[reader] = []
-                await self.link.follow(name, end)
+                try:
+                    await self.link.follow(name, end)
+                except BaseException:
+                    # Whoever waits for this turn must follow it.
+                    del self._feeds[name]
+                    raise
             else:
                 # What it follows is not past the end, so that nothing is missed between what is kept and what comes.
                 feed.readers[reader] = end
@@ -344,11 +351,14 @@ class KafkaFabric(Fabric):
         """Close all subscriptions and services, and the connections."""
         if self.closed:
             return
-        await self._requests.close()
-        self.closed = True
-        for subscription in list(self._open):
-            await subscription.close()
-        await self.link.close()
+        try:
+            await self._requests.close()
+        finally:
+            # Services cannot end properly if the server is away, but threads and consumers can.
+            self.closed = True
+            for subscription in list(self._open):
+                await subscription.close()
+            await self.link.close()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -377,9 +387,14 @@ class KafkaPublisher(Publisher):
     async def begin(self) -> None:
         """Claim the topic, tidy it, and say that this writer is there. Raises as `publish`."""
         await self._claim()
-        if self._qos.durable and self._epoch > 1:
-            await self._tidy()
-        await self.alive()
+        try:
+            if self._qos.durable and self._epoch > 1:
+                await self._tidy()
+            await self.alive()
+        except BaseException:
+            # Its claim would keep others from the topic.
+            await undo(self.close())
+            raise
 
     async def _tidy(self) -> None:
         """Let Kafka drop what former owners left and no reader gets any more."""

@@ -14,7 +14,8 @@ import json
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from logging import Logger
@@ -44,6 +45,7 @@ except ImportError as missing:
 
 _PATIENCE: Final = 30.0
 _MOMENT: Final = 0.1
+_UNDOING: Final = 5.0  # seconds in which a start that failed undoes what it did
 _TICK: Final = 0.02
 _LAG: Final = 3_600.0  # seconds before the registry is compacted
 _GROUP: Final = "penstock"  # librdkafka wants one; nothing is committed
@@ -115,7 +117,7 @@ class KafkaLink:
 
     def _follow(self) -> None:
         while not self._ended.is_set():
-            while self._commands:
+            while self._commands and not self._ended.is_set():
                 self._obey(*self._commands.popleft())
             try:
                 first = self._live.poll(_TICK)
@@ -225,24 +227,33 @@ class KafkaLink:
         raise FailedError("fabric.unreachable", f"the Kafka topic `{name}` is not there", hint="declare it again")
 
     async def follow(self, name: str, offset: int) -> None:
-        """Take the records of a topic from an offset on. Raises as `call`."""
+        """Take the records of a topic from an offset on; none, if this fails or is cancelled. Raises as `call`."""
 
         def begin() -> None:
             _learn(self._live, name)
             self._live.incremental_assign([TopicPartition(name, 0, offset)])
 
-        await self._command(begin)
+        await self._command(begin, reverse=partial(self._unassign, name))
 
     async def unfollow(self, name: str) -> None:
         """Take no more records of a topic. Raises as `call`."""
-        await self._command(partial(self._live.incremental_unassign, [TopicPartition(name, 0)]))
+        await self._command(partial(self._unassign, name))
 
-    async def _command(self, work: Callable[[], None]) -> None:
+    def _unassign(self, name: str) -> None:
+        self._live.incremental_unassign([TopicPartition(name, 0)])
+
+    async def _command(self, work: Callable[[], None], reverse: Callable[[], None] | None = None) -> None:
         if self._ended.is_set():
             raise closed()
         done: asyncio.Future[None] = self._loop.create_future()
         self._commands.append((work, done))
-        await done
+        try:
+            await done
+        except asyncio.CancelledError:
+            # The thread carries out what is queued all the same.
+            if reverse is not None:
+                self._commands.append((reverse, done))
+            raise
 
     async def kept(self, name: str, end: int) -> list[Message]:
         """Return the records of a topic before an offset. Raises as `call`."""
@@ -300,8 +311,17 @@ class KafkaLink:
         self._ended.set()
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
+        while self._commands:
+            _settle(self._commands.popleft()[1], closed())
         for consumer in (self._live, self._past, self._probe):
             await asyncio.to_thread(consumer.close)
+
+
+async def undo(work: Awaitable[None]) -> None:
+    """Undo what a start that failed has done, as far as the server lets it soon: the first error counts."""
+    with suppress(PenstockError, TimeoutError):
+        async with asyncio.timeout(_UNDOING):
+            await work
 
 
 def _learn(consumer: Consumer, name: str) -> None:

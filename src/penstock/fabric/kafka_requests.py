@@ -12,7 +12,7 @@ from confluent_kafka import Message
 
 from penstock.errors import FailedError, MalformedError
 from penstock.fabric.envelope import WRITER_BYTES, Sample, decode, encode
-from penstock.fabric.kafka_link import KafkaLink, RegistryEntry, TopicRegistry
+from penstock.fabric.kafka_link import KafkaLink, RegistryEntry, TopicRegistry, undo
 from penstock.fabric.kafka_records import topic_settings
 from penstock.fabric.limits import FabricLimits
 from penstock.fabric.port import LEASE, Clock, Handler, Service, answer, handler_failed, no_reply, no_responder
@@ -57,7 +57,7 @@ class KafkaRequests:
         self._numbers = 0
         self._services: dict[str, _KafkaService] = {}
         self._asked: dict[int, asyncio.Future[bytes]] = {}
-        self._followed: dict[str, asyncio.Task[None] | asyncio.Future[None]] = {}
+        self._followed: dict[str, asyncio.Future[None]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(limits.fabric_requests)
 
@@ -67,7 +67,12 @@ class KafkaRequests:
         await self._link.create(f"{name}.requests", topic_settings(Qos()))
         await self._follow(f"{name}.requests")
         self._services[made.id] = made
-        await self._list(made, there=True)
+        try:
+            await self._list(made, there=True)
+        except BaseException:
+            # It would go on answering, though nobody has it.
+            await undo(self.end(made))
+            raise
         made.renewing = keep_running(f"serving {topic}", partial(self._renew, made))
         return made
 
@@ -110,11 +115,14 @@ class KafkaRequests:
         following = self._followed.get(name)
         if following is None:
             following = self._followed[name] = waited_for(self._begin(name))
-        try:
-            await following
-        except BaseException:
-            self._followed.pop(name, None)
-            raise
+            following.add_done_callback(partial(self._begun, name))
+        # Others wait for it too: a request that is cancelled must not cancel it.
+        await asyncio.shield(following)
+
+    def _begun(self, name: str, following: asyncio.Future[None]) -> None:
+        """Let the next one try again if it failed, also if nobody waits for it any more."""
+        if following.cancelled() or following.exception() is not None:
+            del self._followed[name]
 
     async def _begin(self, name: str) -> None:
         await self._link.follow(name, await self._link.end(name))
@@ -175,9 +183,17 @@ class KafkaRequests:
             await self._link.produce(Priority.NORMAL, f"{service.name}.requests", None, raw)
 
     async def close(self) -> None:
-        """End all services and answers."""
-        for service in list(self._services.values()):
-            await self.end(service)
-        for task in list(self._answering):
-            task.cancel()
-        await asyncio.gather(*self._answering, return_exceptions=True)
+        """End all services and answers, then raise the first error. Raises as `KafkaLink.call`."""
+        services = list(self._services.values())
+        try:
+            # All together: if the server is away, none of them can be removed from the registry.
+            ended = await asyncio.gather(*map(self.end, services), return_exceptions=True)
+        finally:
+            renewing = [service.renewing for service in services if service.renewing is not None]
+            tasks = [*self._answering, *renewing]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error

@@ -22,7 +22,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -787,6 +787,18 @@ class TopicSubscription(AsyncIterator[Sample]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def close_all(
+    parts: Iterable[Publisher | TopicSubscription | None], note: Callable[[PenstockError], None]
+) -> None:
+    """Close all of them. One that cannot be closed keeps no other open; its error goes to `note`."""
+    for part in parts:
+        if part is not None:
+            try:
+                await part.close()
+            except PenstockError as error:
+                note(error)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ class BrokerNetwork:
                     shown = [attribute for attribute, value in event.values.items() if value is not None]
                     if value_of(which) <= _HIGHEST:
                         shown.append(LOW)
-                    fields = {"reader": reader, "topic": given.type.name.name, "event": which}
+                    fields = {"reader": reader, "session": given.session, "topic": given.type.name.name, "event": which}
                     self.simulation.note(name, "delivered", **fields, shown=tuple(shown))
             write(given)
 

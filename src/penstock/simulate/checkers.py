@@ -97,25 +97,27 @@ def no_acknowledged_change_lost(log: Log) -> Iterable[Violation]:
 def events_once(log: Log) -> Iterable[Violation]:
     """Every event reaches a reader at most once, and exactly once if that was promised.
 
-    `delivered(reader, event)` when a broker sends it; `received(reader, event)` when the application has it, or
-    `applied(reader, event)`; `subscribed(reader)` when the application subscribes; `promised(reader, event)`. A broker
-    that has crashed (`fault`) does not know any more what it has delivered: the client does.
+    `delivered(reader, event, session)` when a broker sends it; `received(reader, event)` when the application has it,
+    or `applied(reader, event)`; `subscribed(reader)` when the application subscribes; `promised(reader, event)`. A
+    broker that has crashed (`fault`) does not know any more what it has delivered: the client does. It may not know yet
+    that a client has crashed, and sends to that client's session too.
     """
-    times: Counter[tuple[str, str, str]] = Counter()
+    times: Counter[tuple[str, object, str, str]] = Counter()
     received: set[tuple[str, str]] = set()
     for entry, fields in _of(log, "delivered", "received", "applied", "subscribed", "fault"):
         if entry.kind in ("subscribed", "fault"):
             crashed = entry.process if fields.get("fault") == "crash" else None
-            for by, reader, event in [*times]:
-                if by == crashed or (not by and reader == fields.get("reader")):
-                    del times[by, reader, event]
+            for known in [*times]:
+                if known[0] == crashed or (not known[0] and known[2] == fields.get("reader")):
+                    del times[known]
             continue
-        one = entry.process if entry.kind == "delivered" else "", fields["reader"], fields["event"]
+        reader, event = fields["reader"], fields["event"]
+        one = entry.process if entry.kind == "delivered" else "", fields.get("session"), reader, event
         times[one] += 1
         if times[one] == 2:
-            yield Violation("events_once", entry.at, f"{one[1]} got {one[2]} twice")
-        if not one[0]:
-            received.add(one[1:])
+            yield Violation("events_once", entry.at, f"{reader} got {event} twice")
+        if entry.kind != "delivered":
+            received.add((reader, event))
     for entry, fields in _of(log, "promised"):
         if (fields["reader"], fields["event"]) not in received:
             yield Violation("events_once", entry.at, f"{fields['reader']} never got {fields['event']}")

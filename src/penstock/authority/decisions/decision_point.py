@@ -38,6 +38,7 @@ from penstock.authority.limits import POINT_SENDERS, POINT_SKEW
 from penstock.crypto import Signer
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, Publisher, Qos, Sample, SystemClock, TopicSubscription
+from penstock.fabric.port import close_all
 from penstock.fabric.tasks import in_background, report
 from penstock.model.principals import Principal
 from penstock.policy.language.results import DecisionStatus, PolicyOutcome, XacmlDecision
@@ -177,6 +178,7 @@ class PolicyDecisionPoint:
         return self
 
     async def _open(self) -> None:
+        self._closed = False
         if self._links is not None:
             self._links.listen(self._hear_link)
         if self._fabric is not None:
@@ -193,14 +195,11 @@ class PolicyDecisionPoint:
     async def close(self) -> None:
         """Stop answering."""
         self._closed = True
-        for reading in (self._reading_alone, self._reading):
-            if reading is not None:
-                await reading.close()
+        await close_all((self._reading_alone, self._reading), self._note)
         for task in list(self._sending):
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
-        if self._writer is not None:
-            await self._writer.close()
+        await close_all((self._writer,), self._note)
 
     async def replace(self, source: DecisionSource) -> None:
         """Decide by other policies from now on, and subscribe to what they cover. Raises as `Fabric.subscribe`."""

@@ -51,6 +51,7 @@ from penstock.authority.limits import (
 from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric import Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
+from penstock.fabric.port import close_all
 from penstock.fabric.tasks import in_background, waited_for
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import DecisionRight
@@ -190,11 +191,7 @@ class EnforcementPoint:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._reading is not None:
-            await self._reading.close()
-        for writer in (self._writer, self._to_one):
-            if writer is not None:
-                await writer.close()
+        await close_all((self._reading, self._writer, self._to_one), self._note)
 
     async def ask(self, question: AccessQuestion) -> AskedDecision:
         """Ask decision points, and return the decision.

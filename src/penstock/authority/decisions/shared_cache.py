@@ -22,6 +22,7 @@ from penstock.authority.decisions.secondary_point import SecondarySettings, Upda
 from penstock.crypto import Signer
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample, TopicSubscription
+from penstock.fabric.port import close_all
 
 #: answers to one request that are verified
 _TRIED: Final = 16
@@ -84,8 +85,7 @@ class SharedCache(PolicyDecisionPoint):
 
     async def close(self) -> None:
         """Stop answering."""
-        if self._learning is not None:
-            await self._learning.close()
+        await close_all((self._learning,), self._settings.note)
         await super().close()
         await self.updated.__aexit__()
 

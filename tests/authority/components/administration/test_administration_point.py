@@ -377,6 +377,73 @@ def test_what_was_not_written_to_conf_is_written_when_the_fabric_is_back() -> No
     run(test)
 
 
+def test_a_reconfiguration_that_could_not_be_announced_is_announced_later() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        pdp = recorder(fabric, "pdp1", "DR(1)", clock)
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
+            await pdp.join()
+            write: Any = owner._write
+
+            async def unreachable(*_: object) -> None:
+                raise FailedError("fabric.unreachable", "no answer")
+
+            vars(owner)["_write"] = unreachable
+            with pytest.raises(FailedError):
+                await owner.reconfigure({"DR(1)": CHANGED})
+            vars(owner)["_write"] = write
+            assert [*owner.registry.progress] == [owner.registry.number]
+            for _ in range(4):
+                await clock.advance(CLOCK_LOOK + 0.1)
+                await settle()
+            assert (pdp.number, [*owner.registry.members], notes) == (owner.registry.number, ["pdp1"], [])
+            assert pdp.configurations[-1].combining == CHANGED.combining
+
+    run(test)
+
+
+def test_a_pap_that_could_not_do_all_that_a_new_owner_does_does_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        state, asked = fabric.state, list[str]()
+
+        async def once_unreachable(topic: str, key: str | None = None) -> Any:
+            asked.append(topic)
+            if "JOIN" in topic and asked.count(topic) == 1:
+                raise FailedError("fabric.unreachable", "no answer")
+            return await state(topic, key)
+
+        monkeypatch.setattr(fabric, "state", once_unreachable)
+        pep = recorder(fabric, "pep1", "ER(1)", clock)
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append):
+            joining = waited_for(pep.join())
+            await settle()
+            assert ([one.code for one in notes], pep.joined) == (["fabric.unreachable"], False)
+            await clock.advance(CLOCK_LOOK + 0.1)
+            await joining
+            assert len([topic for topic in asked if "JOIN" in topic]) == 2
+
+    run(test)
+
+
+def test_a_pap_that_is_closed_begins_nothing() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        owner = pap(fabric, administration(*NAMES), clock, note=notes.append)
+        await owner.join()
+        await owner.close()
+        owner._begin("anything", asyncio.sleep(0))
+        owner._schedule()
+        await owner._act()
+        assert ({*owner._tasks}, owner._timer, owner.owns) == (set(), None, False)
+        # It can join again, and reads all topics then.
+        async with owner:
+            pep = recorder(fabric, "pep1", "ER(1)", clock)
+            await pep.join()
+            await pep.leave()
+            await settle()
+            assert [*owner.registry.members] == []
+
+    run(test)
+
+
 def test_a_pap_whose_clock_is_set_right_does_not_sleep_until_the_time_that_it_was_behind() -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         behind = WrongClock(clock)

@@ -50,7 +50,7 @@ from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.questions import AccessQuestion
 from penstock.authority.limits import PEP_QUESTIONS
 from penstock.crypto import PublicKey, SigningKey
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric.tasks import waited_for
 from penstock.roles.engine import SetFact
 from penstock.testing.fabric_suite import ManualClock, WrongClock
@@ -1297,3 +1297,25 @@ async def test_a_refused_request_to_join_leaves_nothing_in_the_role_engine(w: Wo
             assert (now.records, now.sessions, now.revoked) == (image.records, image.sessions, image.revoked)
         async with w.component("pdp1", "DR(1)", role="GR(1)", certificates=(shown,), **changed):
             assert [*partner.registry.members] == ["pdp1"]
+
+
+@world
+async def test_what_cannot_be_closed_keeps_nothing_else_open(world: World) -> None:
+    async with world.pap(*NAMES):
+        pep = world.component("pep1", "ER(1)")
+        await pep.join()
+        readers: list[Any] = [*pep._readers.values()]
+        publishers: list[Any] = [*pep._publishers.values()]
+
+        async def unreachable() -> None:
+            raise FailedError("fabric.unreachable", "no answer")
+
+        publishers[0].close = unreachable
+        await pep.close()
+        assert world.codes == ["fabric.unreachable"]
+        assert all(one._closed for one in (*readers, *publishers[1:]))
+        # It opens all topics again.
+        await pep.join()
+        assert not {*readers} & {*pep._readers.values()}
+        assert publishers[0] not in pep._publishers.values()
+        await pep.leave()

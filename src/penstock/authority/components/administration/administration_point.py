@@ -24,7 +24,8 @@ R*, and discards what was there before the last time.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -85,7 +86,7 @@ from penstock.errors import FailedError, LimitError, MalformedError, PenstockErr
 from penstock.fabric import Callback, Clock, Fabric, Publisher, RandomBytes, Sample, SystemClock, TopicSubscription
 from penstock.fabric.envelope import MICROSECONDS
 from penstock.fabric.limits import FABRIC_HISTORY
-from penstock.fabric.port import LEASE
+from penstock.fabric.port import LEASE, close_all
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.roles.engine import EndSession, RoleChange, change_to_sexp
@@ -152,8 +153,11 @@ class AdministrationComponent:
         self._partners = {
             name: SampleVerifier(name, who, settings.levels.lifespan) for name, who in settings.partners.items()
         }
-        #: the writer of CONF while this PAP owns it
+        #: the writer of CONF while this PAP owns it, and the one for which it has done what a new owner has to do
         self._owned: Publisher | None = None
+        self._prepared: Publisher | None = None
+        #: reconfigurations that this PAP has announced on all their topics
+        self._announced: set[int] = set()
         #: what was written to CONF last, if nobody has said whether it is there
         self._unsure: _ConfWrite | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -183,6 +187,7 @@ class AdministrationComponent:
         self._due: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._closed = False
         #: ends of sessions and of partners' credentials that this PAP makes known if it owns CONF, each with a reason
         self._changes: list[tuple[RoleChange, str]] = []
         #: which component writes as which writer of the fabric to its A* topic, and the record of its role
@@ -232,6 +237,7 @@ class AdministrationComponent:
 
         Raises as `Fabric.declare` and `subscribe`. A PAP that could not join is closed.
         """
+        self._closed = False
         try:
             await self._open()
         except BaseException:
@@ -265,18 +271,18 @@ class AdministrationComponent:
 
     async def close(self) -> None:
         """Close all topics."""
+        # While they are closed, samples still come.
+        self._closed = True
         me = asyncio.current_task()
         for task in [*self._tasks, *([self._timer] if self._timer else ())]:
             if task is not me:
                 task.cancel()
-        for reader in self._readers.values():
-            await reader.close()
-        for publisher in self._publishers.values():
-            await publisher.close()
-        for owned in (self._owned, self._unsure.publisher if self._unsure else None):
-            if owned is not None:
-                await owned.close()
-        self._readers, self._publishers, self._owned, self._unsure = {}, {}, None, None
+        while self._readers:
+            await close_all((self._readers.pop(next(iter(self._readers))),), self._note)
+        unsure = self._unsure.publisher if self._unsure else None
+        await close_all((*self._publishers.values(), self._owned, unsure), self._note)
+        self._publishers, self._owned, self._unsure = {}, None, None
+        self._declared, self._followed, self._due = set(), {}, None
         self._note.close()
 
     async def _declare(self, instance: TopicInstance) -> None:
@@ -292,6 +298,8 @@ class AdministrationComponent:
             callback=partial(self._guarded, instance, callback),
             on_writer=partial(self._watch, instance) if leased else None,
         )
+        if self._closed:
+            await self._readers.pop(name).close()
 
     async def _guarded(self, instance: TopicInstance, callback: Callback, sample: Sample) -> None:
         """Handle a sample; one that fails must not end the component."""
@@ -538,6 +546,8 @@ class AdministrationComponent:
 
     async def _act(self) -> None:
         """Do the work that there is, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
+        if self._closed:
+            return
         async with self._lock:
             began, due = self.now(), self.registry.due()
             if due is not None and due < began:
@@ -569,6 +579,7 @@ class AdministrationComponent:
         return bool(
             registry.waiting
             or self._unsure is not None
+            or self._is_behind()
             or self._changes
             or registry.endings
             or registry.overdue(self.now())
@@ -621,6 +632,7 @@ class AdministrationComponent:
                 await self._commit(registry.refusal(join, error.code))
             if self._is_loaded():
                 await self._compact()
+        await self._announce_rest()
         if registry.rekey_due(self.now()):
             number = registry.number + 1
             await self._commit(ReconfigurationPlan(number, self.earliest(), reason="new topic keys", rekey=True))
@@ -642,8 +654,42 @@ class AdministrationComponent:
         if self._is_loaded():
             await self._compact()
 
-    async def _announce(self, number: int, only: TopicInstance | None = None) -> None:
+    def _unannounced(self) -> list[int]:
+        # When all have applied a reconfiguration, PSPs may still need its keys.
+        waiting = [one for one, progress in self.registry.progress.items() if progress.base is None or progress.rekeyed]
+        return [one for one in waiting if one not in self._announced]
+
+    def _is_behind(self) -> bool:
+        """Return whether this PAP owns CONF, and has not done everything that the owner must have done."""
+        return self._owned is not None and (self._owned is not self._prepared or bool(self._unannounced()))
+
+    async def _announce_rest(self) -> None:
+        while unannounced := self._unannounced():
+            await self._announce(unannounced[0])
+
+    @contextmanager
+    def _again_if_failing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._owned is not None:
+                # Nobody else does what the owner of CONF has begun.
+                self._begin("finishing what was begun", self._finish())
+            raise
+
+    async def _finish(self) -> None:
+        # Components lose their roles if they do not hear of a reconfiguration in time.
+        await self._clock.sleep(CLOCK_LOOK)
+        await self._act()
+
+    async def _announce(self, number: int) -> None:
         """Announce a reconfiguration on all topics that it concerns, as long as no other PAP ends it."""
+        with self._again_if_failing():
+            await self._announce_on(number)
+        self._announced = {number, *(self._announced & self.registry.progress.keys())}
+
+    async def _announce_on(self, number: int, only: TopicInstance | None = None) -> None:
+        """Announce a reconfiguration on one topic, or on all that it concerns."""
         registry = self.registry
         for keys in [*self.registry.new_topic_keys(number, self._random)] if only is None else ():
             await self._write(_APOL, keys)
@@ -769,7 +815,7 @@ class AdministrationComponent:
                 await self._write(instance, standing)
             for number, progress in list(self.registry.progress.items()):
                 if instance in progress.routes.values():
-                    await self._announce(number, instance)
+                    await self._announce_on(number, instance)
             if instance in self._before:
                 await self._discard(instance, self._before.pop(instance))
             if last is not None:
@@ -801,14 +847,21 @@ class AdministrationComponent:
 
         Raises `RefusedError` (`fabric.not-owner`), and as `Publisher.publish`.
         """
-        if self._owned is not None:
+        if self._owned is not None and self._owned is self._prepared:
             return
+        self._prepared = None
         if self._unsure is not None:
             await self._put(self._unsure)
-        else:
+        elif self._owned is None:
             self._owned = await self._fabric.publisher(
                 topic_name(self.settings.domain, _CONF), strength=self.settings.strength
             )
+        with self._again_if_failing():
+            await self._prepare()
+        self._prepared = self._owned
+
+    async def _prepare(self) -> None:
+        """Do what a new owner of CONF has to do. Raises as `_claim`, and `RefusedError` (`component.clock`)."""
         await self._catch_up()
         if self._ahead is not None:
             await self._give_up()
@@ -820,9 +873,9 @@ class AdministrationComponent:
                     await self._again(instance, sample)
         for sample in await self._fabric.state(topic_name(self.settings.domain, _JOIN)):
             await self._again(_JOIN, sample)
-        for number, progress in list(self.registry.progress.items()):
-            if progress.base is None or progress.rekeyed:  # nobody waits for PSPs, which need the keys too
-                await self._announce(number)
+        # An earlier owner may not have announced all.
+        self._announced.clear()
+        await self._announce_rest()
 
     async def _again(self, instance: TopicInstance, sample: Sample) -> None:
         try:
@@ -944,7 +997,7 @@ class AdministrationComponent:
         """Have one timer, for the first of what is due, after a pause."""
         due, waits = self.registry.due(), any(one.waiting for one in self.registry.progress.values())
         # A timer that began when nobody was waited for does not look at the clock.
-        if (due == self._due and (self._ran is not None or not waits)) or not self._readers:
+        if (due == self._due and (self._ran is not None or not waits)) or not self._readers or self._closed:
             return
         if self._timer is not None and self._timer is not asyncio.current_task():
             self._timer.cancel()
@@ -1002,7 +1055,7 @@ class AdministrationComponent:
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         me, name = asyncio.current_task(), f"{self.settings.id}: {name}"
-        if any(task.get_name() == name and not task.done() for task in self._tasks if task is not me):
+        if self._closed or any(task.get_name() == name and not task.done() for task in self._tasks if task is not me):
             work.close()
             return
         task = in_background(name, work)

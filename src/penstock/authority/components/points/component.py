@@ -94,7 +94,7 @@ from penstock.fabric import (
     TopicSubscription,
 )
 from penstock.fabric.envelope import MICROSECONDS
-from penstock.fabric.port import DEFAULT_INSTANCE
+from penstock.fabric.port import DEFAULT_INSTANCE, close_all
 from penstock.fabric.tasks import in_background, report, waited_for
 from penstock.model.principals import Principal
 
@@ -569,10 +569,7 @@ class Component:
         for task in list(self._tasks):
             if task is not me:
                 task.cancel()
-        for reader in self._readers.values():
-            await reader.close()
-        for publisher in (*self._publishers.values(), *self._repliers.values()):
-            await publisher.close()
+        await close_all((*self._readers.values(), *self._publishers.values(), *self._repliers.values()), self._note)
         self._repliers.clear()
         self._readers, self._publishers, self._held, self._held_of = {}, {}, [], Counter()
         self._keys, self._unopened, self._unopened_bytes, self._standing = None, [], 0, {}
