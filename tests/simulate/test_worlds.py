@@ -28,7 +28,7 @@ SOAK_OPTIONS = {
         ("sealing-replicas", 10, 16, 880),
         ("components", 5, 8, 1_000),
         ("decisions", 56, 20, 780),
-        ("roles", 220, 20, 800),
+        ("roles", 220, 20, 880),
         ("rule-book", 100, 20, 980),
     )
 }

@@ -32,6 +32,7 @@ from penstock.crypto import Signer
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric import EmbeddedFabric, Fabric, FileKeeper
 from penstock.fabric.addresses import open_fabric
+from penstock.fabric.tasks import waited_for
 from penstock.store.files.files import replace_file
 from penstock.store.files.named_files import NamedFiles
 
@@ -121,11 +122,19 @@ class ComponentHost:
         await self.leave()
 
     async def join(self) -> None:
-        """Let all components join: PAPs first, because the others wait for them."""
-        first = self._administrators()
-        for id_ in first:
-            await self._join(id_)
-        await asyncio.gather(*(self._join(id_) for id_ in self.components if id_ not in first))
+        """Let all components join: PAPs first, because the others wait for them. If one cannot, all leave."""
+        first, joining = self._administrators(), list[asyncio.Future[None]]()
+        try:
+            for id_ in first:
+                await self._join(id_)
+            joining += [waited_for(self._join(id_)) for id_ in self.components if id_ not in first]
+            await asyncio.gather(*joining)
+        except BaseException:
+            for one in joining:
+                one.cancel()
+            await asyncio.gather(*joining, return_exceptions=True)
+            await self.leave()
+            raise
 
     def _administrators(self) -> list[str]:
         return [id_ for id_, one in self.components.items() if isinstance(one, AdministrationComponent)]

@@ -283,7 +283,12 @@ class NatsLink(NatsNames):
 
     async def listen(self, listening: "Listening | DirectListening") -> None:
         """Subscribe to a subject, on this connection and on later ones. Raises as `call`."""
-        await self.call(listening.attach, priority=listening.priority)
+        try:
+            await self.call(listening.attach, priority=listening.priority)
+        except BaseException:
+            # It may have subscribed, and the server has not said so.
+            await listening.detach()
+            raise
         self._listening[listening] = None
 
     async def unlisten(self, listening: "Listening | DirectListening") -> None:

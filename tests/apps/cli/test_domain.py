@@ -34,7 +34,7 @@ from penstock.authority.decisions.messages import AnswerEffect
 from penstock.authority.decisions.modes import AskedDecision
 from penstock.authority.decisions.questions import AccessQuestion, Entity, facts_of
 from penstock.crypto import SigningKey
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.fabric import EmbeddedFabric, FileKeeper
 from penstock.testing.nats import NatsServer
 
@@ -316,6 +316,26 @@ def test_components_with_one_key_show_each_other_s_roles(penstock: Shell, bank: 
     host = ComponentHost(loaded, EmbeddedFabric(), keys, lambda _id, _error: None)
     made = [host.components[id_] for id_ in ids]
     assert [one.beside for one in made if isinstance(one, Component)] == [[made[1]], [made[0]], []]
+
+
+def test_if_one_component_cannot_join_all_leave(penstock: Shell, bank: Path) -> None:
+    async def whole() -> list[bool]:
+        loaded = load_domain_plan("bank/bank.toml")
+        keys = component_keys(loaded, (), None)
+        async with EmbeddedFabric(keeper=FileKeeper(Path(":memory:"))) as fabric:
+            host = ComponentHost(loaded, fabric, keys, lambda _id, _error: None)
+
+            async def unreachable() -> None:
+                await asyncio.sleep(0.5)
+                raise FailedError("fabric.unreachable", "the server does not answer")
+
+            vars(host.components["pdp-2"])["join"] = unreachable
+            with pytest.raises(FailedError):
+                await host.__aenter__()
+            return [one.joined for one in host.components.values() if isinstance(one, Component)]
+
+    joined = asyncio.run(whole())
+    assert joined == [False] * len(joined) != []
 
 
 def test_an_older_mapping_is_not_applied_again(penstock: Shell, bank: Path) -> None:

@@ -16,6 +16,7 @@ from tests.broker.sports import AGENCY, LIVE, NEWS, NUMBER, PDA, REPORTER, TENNI
 from penstock.broker.fabric.network import FabricSettings
 from penstock.broker.node.policies import Keep
 from penstock.crypto import SigningKey
+from penstock.errors import FailedError
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats import NatsFabric
 from penstock.model import TypeDefinition
@@ -296,5 +297,34 @@ def test_a_broker_goes_and_comes_back(between: Between) -> None:
             async with between.broker(2, READING, WRITING) as third, client_of(third, REPORTER) as writer:
                 await until(lambda: one.sees(other, third))
                 await flow(await writer.advertise(NEWS.name), news)
+
+    run(main())
+
+
+def test_a_broker_that_is_started_twice_disturbs_nobody() -> None:
+    async def main() -> None:
+        between = Embedded()
+        async with network(between, READING, WRITING) as (one, other):
+            incarnation = one.on_fabric and one.on_fabric._members.incarnation
+            settings = FabricSettings(fabric=between.fabric, unsafe_plaintext=True)
+            with pytest.raises(FailedError) as failed:
+                async with running(READING, WRITING, key=BROKERS[0], fabric=settings, port=one.port):
+                    pass
+            assert failed.value.code == "link.address"
+            await asyncio.sleep(0.1)
+            assert other.sees(one)
+            async with client_of(other, PDA) as reader, client_of(one, REPORTER) as writer:
+                await flow(await writer.advertise(NEWS.name), await reader.subscribe(NEWS.name))
+            assert one.on_fabric
+            assert one.on_fabric._members.incarnation == incarnation
+
+    run(main())
+
+
+def test_a_broker_reports_another_process_with_its_key() -> None:
+    async def main() -> None:
+        between = Embedded()
+        async with network(between, READING, WRITING) as (one, _), between.broker(0, READING, WRITING):
+            await until(lambda: "network.twin" in one.codes)
 
     run(main())

@@ -272,6 +272,12 @@ class FabricMembers:
         told.verify(self.topic, self._proof)
         if self._shown is None:
             self.incarnation = max(self.incarnation, told.incarnation + 1)
+        elif told.incarnation > self.incarnation:
+            raise RefusedError(
+                "network.twin",
+                "another process announces itself as this broker: others do not accept what comes from here any more",
+                hint="let one process alone have the key, and start it again",
+            )
 
     async def _admit(self, told: SignedSample) -> None:
         core, broker = self._core, told.origin

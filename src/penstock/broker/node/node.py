@@ -213,6 +213,7 @@ class Node:
         self._listener: LinkListener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
 
     # Running.
 
@@ -225,14 +226,23 @@ class Node:
         for unverified in self.settings.types:
             self.core.library.add(unverified, now)
         self.core.show()
-        self.policies.start()
-        self.validity.start()
+        # First: if this broker runs already, nothing that others hear or read may come from here.
+        self._listener = await self._listen(
+            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
+        )
         try:
+            self.policies.start()
+            self.validity.start()
             await self.keys.start()
-            await self._open()
+            if self.on_fabric is not None:
+                await self.on_fabric.start()
+            self.policies.begin_stamps()
+            if self.settings.nats is not None:
+                self._across_nats = await self._listen_nats(self.settings.nats)
         except BaseException:
             await self.stop()
             raise
+        self._ready.set()
         self.neighbours.start(self.settings.peers)
         self._ticking = keep_running("the clock of the node", self._tick)
         return self
@@ -245,8 +255,9 @@ class Node:
         await self._desk.stop()
         await self.keys.stop()
         await self.neighbours.stop_calling()
-        self._send_last()
-        self.core.settle(self.core.router.leave())
+        core = self.core
+        self._at_last(self._send_last)
+        self._at_last(lambda: core.settle(core.router.leave()))
         for reception in (self._listener, self._across_nats):
             if reception is not None:
                 await reception.close()
@@ -254,11 +265,18 @@ class Node:
         if self.on_fabric is not None:
             await self.on_fabric.stop()
         # No more blocks or keys can arrive.
-        self.core.settle(self.core.router.give_up())
-        self.core.settle(self.core.local.tick(self.core.now())[0])
-        self.core.refusals.flush(self.core.recorder, self.core.note)
+        self._at_last(lambda: core.settle(core.router.give_up()))
+        self._at_last(lambda: core.settle(core.local.tick(core.now())[0]))
+        self._at_last(lambda: core.refusals.flush(core.recorder, core.note))
         await self.policies.stop(self.settings.limits.link_goodbye / 1000)
         await self.validity.stop(self.settings.limits.link_goodbye / 1000)
+
+    def _at_last(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except PenstockError as error:
+            # It keeps nothing from being stored.
+            self.core.note(error)
 
     def _send_last(self) -> None:
         """Seal the events that clients have published. Events that cannot be sealed are lost, and reported."""
@@ -335,23 +353,13 @@ class Node:
 
     # Those who come.
 
-    async def _open(self) -> None:
-        if self.on_fabric is not None:
-            await self.on_fabric.start()
-        self.policies.begin_stamps()
-        if self.settings.nats is not None:
-            self._across_nats = await self._listen_nats(self.settings.nats)
-        # The port opens only when the node is ready.
-        self._listener = await self._listen(
-            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
-        )
-
     async def _listen_nats(self, login: NatsLogin) -> "NatsListener":
         from penstock.broker.wire.nats_link import listen_nats  # noqa: PLC0415  # nats-py is an extra
 
         return await listen_nats(self._endpoint, login, self._serve, self._not_let_in)
 
     async def _serve(self, link: Link) -> None:
+        await self._ready.wait()
         try:
             # Anybody with a key gets a link, so an unused one must not keep others out.
             async with asyncio.timeout(self.settings.limits.handshake_time / 1000):

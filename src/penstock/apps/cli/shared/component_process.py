@@ -182,7 +182,6 @@ async def ask_through(  # noqa: PLR0913  # a PEP, a question, and how to ask it
             async with asyncio.timeout(timeout):
                 await host.join()
         except TimeoutError:
-            await host.leave()
             message = f"`{id_}` has not joined `{loaded.plan.name}` within {timeout:g} s"
             raise FailedError("component.join-waits", message, hint="start a PAP of the domain") from None
         try:
