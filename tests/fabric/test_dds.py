@@ -303,7 +303,7 @@ def test_a_reader_that_could_not_begin_leaves_nothing_at_the_keeper(qos: Qos, mo
                     patched.setattr(fabric, "_meet", _fail)
                 with refused("fabric.refused"):
                     await fabric.subscribe("read")
-            await fabric.describe("read")  # the keeper has carried out what it was told before
+            await fabric.describe("read")  # the keeper has carried out what it was sent before
             assert not keeper._readers
 
     run(whole)
