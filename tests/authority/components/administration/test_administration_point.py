@@ -377,25 +377,30 @@ def test_what_was_not_written_to_conf_is_written_when_the_fabric_is_back() -> No
     run(test)
 
 
-def test_a_reconfiguration_that_could_not_be_announced_is_announced_later() -> None:
+@pytest.mark.parametrize("failing", ["_write", "_follow_table"])
+def test_a_reconfiguration_that_could_not_be_announced_is_announced_later(failing: str) -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         pdp = recorder(fabric, "pdp1", "DR(1)", clock)
         async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
             await pdp.join()
-            write: Any = owner._write
+            before = getattr(owner, failing)
 
             async def unreachable(*_: object) -> None:
                 raise FailedError("fabric.unreachable", "no answer")
 
-            vars(owner)["_write"] = unreachable
+            setattr(owner, failing, unreachable)
             with pytest.raises(FailedError):
                 await owner.reconfigure({"DR(1)": CHANGED})
-            vars(owner)["_write"] = write
+            await settle()
+            await clock.advance(CLOCK_LOOK + 0.1)
+            await settle()
+            setattr(owner, failing, before)
             assert [*owner.registry.progress] == [owner.registry.number]
             for _ in range(4):
                 await clock.advance(CLOCK_LOOK + 0.1)
                 await settle()
-            assert (pdp.number, [*owner.registry.members], notes) == (owner.registry.number, ["pdp1"], [])
+            assert (pdp.number, [*owner.registry.members]) == (owner.registry.number, ["pdp1"])
+            assert {one.code for one in notes} == {"fabric.unreachable"}
             assert pdp.configurations[-1].combining == CHANGED.combining
 
     run(test)

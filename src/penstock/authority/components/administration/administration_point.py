@@ -359,8 +359,9 @@ class AdministrationComponent:
                 self.registry.check_size(roles)
                 number = self.registry.number + 1
                 await self._commit(ReconfigurationPlan(number, self.earliest(expected), dict(roles), reason=reason))
-                await self._follow_table()
-                await self._announce(number)
+                with self._again_if_failing():
+                    await self._follow_table()
+                    await self._announce(number)
             finally:
                 await self._give_lease()
         await self._act()
@@ -680,7 +681,13 @@ class AdministrationComponent:
     async def _finish(self) -> None:
         # Components lose their roles if they do not hear of a reconfiguration in time.
         await self._clock.sleep(CLOCK_LOOK)
-        await self._act()
+        try:
+            await self._follow_table()
+        except PenstockError as error:
+            self._refuse(error)
+            self._begin("finishing what was begun", self._finish())
+        else:
+            await self._act()
 
     async def _announce(self, number: int) -> None:
         """Announce a reconfiguration on all topics that it concerns, as long as no other PAP ends it."""
