@@ -768,11 +768,13 @@ class TopicSubscription(AsyncIterator[Sample]):
 
     async def close(self) -> None:
         """Stop reading. Iteration ends."""
-        await self._end()
-        task = self._task
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self._end()
+        finally:
+            task = self._task
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _end(self) -> None:
         if not self._closed:

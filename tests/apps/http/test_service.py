@@ -46,7 +46,7 @@ def test_a_revision_that_could_not_be_announced_is_announced_again(
                 latest = written("a")
                 running._look_again()
             away = False
-            while not notes or not notes[-1].endswith("decides"):
+            while notes[-1:] != [f"revision {latest.revision} decides"]:
                 await asyncio.sleep(0.001)
         watching.cancel()
         return latest.revision

@@ -252,10 +252,13 @@ class Node:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
-        await self._desk.stop()
-        await self.keys.stop()
-        await self.neighbours.stop_calling()
         core = self.core
+        await self._desk.stop()
+        try:
+            await self.keys.stop()
+        except PenstockError as error:
+            core.note(error)
+        await self.neighbours.stop_calling()
         self._at_last(self._send_last)
         self._at_last(lambda: core.settle(core.router.leave()))
         for reception in (self._listener, self._across_nats):

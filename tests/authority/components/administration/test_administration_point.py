@@ -30,7 +30,8 @@ from tests.budget import examples
 from penstock.authority.components.administration import registry
 from penstock.authority.components.administration.administration_point import AdministrationComponent
 from penstock.authority.components.administration.specification import PolicyAdministration
-from penstock.authority.components.exchange.samples import PolicyText
+from penstock.authority.components.exchange.samples import PolicyText, Withdrawal
+from penstock.authority.components.exchange.topics import TopicInstance
 from penstock.authority.limits import CLOCK_LOOK
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric.limits import FABRIC_BYTES
@@ -395,13 +396,65 @@ def test_a_reconfiguration_that_could_not_be_announced_is_announced_later(failin
             await clock.advance(CLOCK_LOOK + 0.1)
             await settle()
             setattr(owner, failing, before)
-            assert [*owner.registry.progress] == [owner.registry.number]
             for _ in range(4):
                 await clock.advance(CLOCK_LOOK + 0.1)
                 await settle()
             assert (pdp.number, [*owner.registry.members]) == (owner.registry.number, ["pdp1"])
             assert {one.code for one in notes} == {"fabric.unreachable"}
             assert pdp.configurations[-1].combining == CHANGED.combining
+
+    run(test)
+
+
+def test_nobody_is_late_for_a_reconfiguration_that_was_not_announced_yet() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        pdp = recorder(fabric, "pdp1", "DR(1)", clock)
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
+            await pdp.join()
+            write = owner._write
+
+            async def unreachable(*_: object) -> None:
+                raise FailedError("fabric.unreachable", "no answer")
+
+            vars(owner)["_write"] = unreachable
+            with pytest.raises(FailedError):
+                await owner.reconfigure({"DR(1)": CHANGED})
+            for _ in range(200):
+                await settle()
+                await clock.advance(1)
+            vars(owner)["_write"] = write
+            for _ in range(4):
+                await settle()
+                await clock.advance(1)
+            await settle()
+            assert (pdp.number, [*owner.registry.members], pdp.ends) == (owner.registry.number, ["pdp1"], [])
+
+    run(test)
+
+
+def test_what_follows_from_conf_is_written_when_the_fabric_is_back() -> None:
+    async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
+        pep, pdp = recorder(fabric, "pep1", "ER(1)", clock), recorder(fabric, "pdp1", "DR(1)", clock)
+        async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
+            await pep.join()
+            await pdp.join()
+            write, failed = owner._write, list[TopicInstance]()
+
+            async def once_unreachable(instance: TopicInstance, content: Any) -> None:
+                if isinstance(content, Withdrawal) and instance not in failed:
+                    failed.append(instance)
+                    raise FailedError("fabric.unreachable", "no answer")
+                await write(instance, content)
+
+            vars(owner)["_write"] = once_unreachable
+            await pdp.leave()
+            for _ in range(6):
+                await settle()
+                await clock.advance(1)
+            await settle()
+            assert len(failed) == len(owner.registry.reconfiguration_topics()) > 1
+            assert (owner._owed, [*owner.registry.members]) == ([], ["pep1"])
+            assert "pdp1" in pep._verifier._ended
 
     run(test)
 

@@ -158,6 +158,9 @@ class AdministrationComponent:
         self._prepared: Publisher | None = None
         #: reconfigurations that this PAP has announced on all their topics
         self._announced: set[int] = set()
+        #: what follows on R* from what is on CONF already, and is not written there yet
+        self._owed: list[tuple[TopicInstance, SampleContent]] = []
+        self._table = asyncio.Lock()
         #: what was written to CONF last, if nobody has said whether it is there
         self._unsure: _ConfWrite | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -237,7 +240,7 @@ class AdministrationComponent:
 
         Raises as `Fabric.declare` and `subscribe`. A PAP that could not join is closed.
         """
-        self._closed = False
+        self._closed, self._owned, self._prepared, self._unsure = False, None, None, None
         try:
             await self._open()
         except BaseException:
@@ -282,7 +285,7 @@ class AdministrationComponent:
         unsure = self._unsure.publisher if self._unsure else None
         await close_all((*self._publishers.values(), self._owned, unsure), self._note)
         self._publishers, self._owned, self._unsure = {}, None, None
-        self._declared, self._followed, self._due = set(), {}, None
+        self._declared, self._followed, self._due, self._owed = set(), {}, None, []
         self._note.close()
 
     async def _declare(self, instance: TopicInstance) -> None:
@@ -320,20 +323,23 @@ class AdministrationComponent:
 
     async def _follow_table(self) -> None:
         """Declare the topics of roles that have changed, and read the apply times of their components."""
-        for role, row in list(self.registry.table.items()):
-            if self._followed.get(role) is row:
-                continue
-            topics, applied = row.topics, applied_topic(ComponentKind(row.kind))
-            for instance in sorted((topics.write | topics.read) - self._declared):
-                await self._declare(instance)
-                if instance.kind in REQUESTS | REPLIES:
-                    # Other components may have no right to make what a fabric needs for named instances.
-                    name = topic_name(self.settings.domain, instance)
-                    await (await self._fabric.publisher(name, instance=self.settings.id)).close()
-                if instance.kind is applied and topic_name(self.settings.domain, instance) not in self._readers:
-                    await self._read(instance, partial(self._hear, instance))
-                self._declared.add(instance)
-            self._followed[role] = row
+        async with self._table:
+            for role, row in list(self.registry.table.items()):
+                if self._followed.get(role) is not row:
+                    await self._follow_row(row)
+                    self._followed[role] = row
+
+    async def _follow_row(self, row: RoleConfiguration) -> None:
+        topics, applied = row.topics, applied_topic(ComponentKind(row.kind))
+        for instance in sorted((topics.write | topics.read) - self._declared):
+            await self._declare(instance)
+            if instance.kind in REQUESTS | REPLIES:
+                # Other components may have no right to make what a fabric needs for named instances.
+                name = topic_name(self.settings.domain, instance)
+                await (await self._fabric.publisher(name, instance=self.settings.id)).close()
+            if instance.kind is applied and topic_name(self.settings.domain, instance) not in self._readers:
+                await self._read(instance, partial(self._hear, instance))
+            self._declared.add(instance)
 
     # ------------------------------------------------------------------------------------------------------------------
     # What an administrator does.
@@ -547,9 +553,9 @@ class AdministrationComponent:
 
     async def _act(self) -> None:
         """Do the work that there is, if this PAP owns CONF or can claim it; otherwise look again after the lease."""
-        if self._closed:
-            return
         async with self._lock:
+            if self._closed:
+                return
             began, due = self.now(), self.registry.due()
             if due is not None and due < began:
                 self.registry.pass_time(began)
@@ -559,7 +565,7 @@ class AdministrationComponent:
                     await self._work()
             except PenstockError as error:
                 if error.code == "fabric.not-owner":
-                    self._owned = None
+                    await self._give_up()
                     self._begin("waiting for CONF", self._look_again())
                 elif error.code == "component.clock":
                     self._refuse(error)
@@ -591,6 +597,9 @@ class AdministrationComponent:
 
     async def _work(self) -> None:
         registry = self.registry
+        # Whoever has not heard of a reconfiguration yet is not late.
+        await self._announce_rest()
+        await self._settle_debts()
         # Roles that end, because a component leaves, is too slow, or has lost a role elsewhere.
         self._excuse()  # claiming CONF takes time
         for component in registry.overdue(self.now()):
@@ -633,7 +642,6 @@ class AdministrationComponent:
                 await self._commit(registry.refusal(join, error.code))
             if self._is_loaded():
                 await self._compact()
-        await self._announce_rest()
         if registry.rekey_due(self.now()):
             number = registry.number + 1
             await self._commit(ReconfigurationPlan(number, self.earliest(), reason="new topic keys", rekey=True))
@@ -643,15 +651,15 @@ class AdministrationComponent:
             missed = {component: code for component, code in registry.missed.items() if component in some}
             ended = Withdrawal(some, missed)
             await self._commit(ended)
-            for instance in registry.reconfiguration_topics():
-                await self._write(instance, ended)
+            self._owed += [(instance, ended) for instance in registry.reconfiguration_topics()]
+            await self._settle_debts()
         for number in [one for one, progress in registry.progress.items() if progress.base is not None]:
             base = registry.progress[number].base if number in registry.progress else None
             if base is not None:
                 topics = registry.announced_topics(number)
                 await self._commit(BaseTime(number, base))
-                for instance in topics:
-                    await self._write(instance, BaseTime(number, base))
+                self._owed += [(instance, BaseTime(number, base)) for instance in topics]
+                await self._settle_debts()
         if self._is_loaded():
             await self._compact()
 
@@ -662,11 +670,30 @@ class AdministrationComponent:
 
     def _is_behind(self) -> bool:
         """Return whether this PAP owns CONF, and has not done everything that the owner must have done."""
-        return self._owned is not None and (self._owned is not self._prepared or bool(self._unannounced()))
+        return self._owned is not None and (
+            self._owned is not self._prepared or bool(self._unannounced()) or bool(self._owed)
+        )
 
     async def _announce_rest(self) -> None:
-        while unannounced := self._unannounced():
-            await self._announce(unannounced[0])
+        for number in self._unannounced():
+            try:
+                await self._announce(number)
+            except RefusedError as error:
+                if error.code == "fabric.not-owner":
+                    raise
+                # One topic is refused: nobody else waits for those that read it longer than the patience.
+                self._refuse(error)
+
+    async def _settle_debts(self) -> None:
+        with self._again_if_failing():
+            for owed in [*self._owed]:
+                try:
+                    await self._write(*owed)
+                    self._owed.remove(owed)
+                except RefusedError as error:
+                    if error.code == "fabric.not-owner":
+                        raise
+                    self._refuse(error)
 
     @contextmanager
     def _again_if_failing(self) -> Iterator[None]:
@@ -685,14 +712,18 @@ class AdministrationComponent:
             await self._follow_table()
         except PenstockError as error:
             self._refuse(error)
-            self._begin("finishing what was begun", self._finish())
-        else:
-            await self._act()
+            if self._owned is not None or self._unsure is not None:
+                self._begin("finishing what was begun", self._finish())
+        await self._act()
 
     async def _announce(self, number: int) -> None:
         """Announce a reconfiguration on all topics that it concerns, as long as no other PAP ends it."""
         with self._again_if_failing():
             await self._announce_on(number)
+        progress = self.registry.progress.get(number)
+        if progress is not None and number not in self._announced:
+            # Its components may hear of it only now.
+            progress.starved = max(progress.starved, self.now() - progress.plan.expected)
         self._announced = {number, *(self._announced & self.registry.progress.keys())}
 
     async def _announce_on(self, number: int, only: TopicInstance | None = None) -> None:
@@ -827,6 +858,7 @@ class AdministrationComponent:
                 await self._discard(instance, self._before.pop(instance))
             if last is not None:
                 self._before[instance] = last
+        self._owed = [owed for owed in self._owed if isinstance(owed[1], BaseTime)]
 
     async def _discard(self, instance: TopicInstance, through: Sample) -> None:
         await self._fabric.discard(topic_name(self.settings.domain, instance), through)
@@ -895,8 +927,7 @@ class AdministrationComponent:
 
     async def _give_up(self) -> None:
         owned, self._owned = self._owned, None
-        if owned is not None:
-            await owned.close()
+        await close_all((owned,), self._refuse)
 
     async def _catch_up_later(self, time: float) -> None:
         while (left := time - self.now()) > 0:
@@ -972,7 +1003,13 @@ class AdministrationComponent:
             name = topic_name(self.settings.domain, instance)
             publisher = self._publishers[instance] = await self._fabric.publisher(name, strength=self.settings.strength)
         data, sample = self._signed(instance, content, self.now())
-        await publisher.publish(self._sealed(instance, content, data), key=sample_key(sample))
+        try:
+            await publisher.publish(self._sealed(instance, content, data), key=sample_key(sample))
+        except RefusedError as error:
+            if error.code == "fabric.not-owner":
+                # Another PAP has written here since: this one claims the topic again when it writes next.
+                await close_all((self._publishers.pop(instance, None),), self._refuse)
+            raise
 
     def _sealed(self, instance: TopicInstance, content: SampleContent, data: bytes) -> bytes:
         """Seal a sample, if the domain seals its topics; on CONF, only the plans and the state of PAPs."""
