@@ -345,7 +345,12 @@ class SealingWorld(BrokersWorld):
                     self._members.append(("left", broker, scope, last))
 
     def _whole(self) -> bool:
-        return super()._whole() and not self._lent
+        return super()._whole() and not self._lent and all(map(self._is_known, _all_scopes()))
+
+    def _is_known(self, scope: str) -> bool:
+        """Return whether all have the newest epoch. Who was cut off hears of it by the manager's next notice."""
+        held = {node.core.ring.current(scope) for node in self._network.nodes.values()}
+        return len(held - {None}) <= 1
 
     async def settle(self) -> None:
         """Wait until everything is whole again, and note who was a member when, and who has opened what."""
