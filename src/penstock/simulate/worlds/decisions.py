@@ -201,7 +201,7 @@ class DecisionsWorld:
             self._written = dict.fromkeys(self._pdps, policies)
 
     def _moment(self) -> datetime:
-        """Return when a policy is changed that changes now: no two at the same time, so that one of them is newer."""
+        """Return the time of a policy that comes now: later than that of the one before, or neither would be newer."""
         now = datetime.fromtimestamp(START + self._simulation.time, UTC)
         return max([now, *(one.changed + timedelta(milliseconds=1) for one in self._versions[-1:])])
 

@@ -50,6 +50,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def unreachable(*_: object, **__: object) -> None:
+    raise FailedError("fabric.unreachable", "no answer")
+
+
 def state_of(one: AdministrationComponent) -> dict[str, Any]:
     known = one.registry
     members = {
@@ -363,9 +367,6 @@ def test_what_was_not_written_to_conf_is_written_when_the_fabric_is_back() -> No
             publisher: Any = owner._owned
             publish = publisher.publish
 
-            async def unreachable(_data: bytes, *, key: str) -> None:
-                raise FailedError("fabric.unreachable", f"no answer for {key}")
-
             publisher.publish = unreachable
             await pep.leave()
             await settle()
@@ -385,9 +386,6 @@ def test_a_reconfiguration_that_could_not_be_announced_is_announced_later(failin
         async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
             await pdp.join()
             before = getattr(owner, failing)
-
-            async def unreachable(*_: object) -> None:
-                raise FailedError("fabric.unreachable", "no answer")
 
             setattr(owner, failing, unreachable)
             with pytest.raises(FailedError):
@@ -413,9 +411,6 @@ def test_nobody_is_late_for_a_reconfiguration_that_was_not_announced_yet() -> No
             await pdp.join()
             write = owner._write
 
-            async def unreachable(*_: object) -> None:
-                raise FailedError("fabric.unreachable", "no answer")
-
             vars(owner)["_write"] = unreachable
             with pytest.raises(FailedError):
                 await owner.reconfigure({"DR(1)": CHANGED})
@@ -432,7 +427,8 @@ def test_nobody_is_late_for_a_reconfiguration_that_was_not_announced_yet() -> No
     run(test)
 
 
-def test_what_follows_from_conf_is_written_when_the_fabric_is_back() -> None:
+@pytest.mark.parametrize("error", [FailedError("fabric.unreachable", "no answer"), RefusedError("fabric.full", "full")])
+def test_what_follows_from_conf_is_written_when_the_fabric_is_back(error: PenstockError) -> None:
     async def test(fabric: Any, clock: ManualClock, notes: list[PenstockError]) -> None:
         pep, pdp = recorder(fabric, "pep1", "ER(1)", clock), recorder(fabric, "pdp1", "DR(1)", clock)
         async with pap(fabric, administration(*NAMES), clock, note=notes.append) as owner:
@@ -443,7 +439,7 @@ def test_what_follows_from_conf_is_written_when_the_fabric_is_back() -> None:
             async def once_unreachable(instance: TopicInstance, content: Any) -> None:
                 if isinstance(content, Withdrawal) and instance not in failed:
                     failed.append(instance)
-                    raise FailedError("fabric.unreachable", "no answer")
+                    raise error
                 await write(instance, content)
 
             vars(owner)["_write"] = once_unreachable

@@ -160,7 +160,8 @@ class AdministrationComponent:
         self._announced: set[int] = set()
         #: what follows on R* from what is on CONF already, and is not written there yet
         self._owed: list[tuple[TopicInstance, SampleContent]] = []
-        self._table = asyncio.Lock()
+        #: readers of a role's topics are made one by one
+        self._following = asyncio.Lock()
         #: what was written to CONF last, if nobody has said whether it is there
         self._unsure: _ConfWrite | None = None
         self._publishers: dict[TopicInstance, Publisher] = {}
@@ -323,7 +324,7 @@ class AdministrationComponent:
 
     async def _follow_table(self) -> None:
         """Declare the topics of roles that have changed, and read the apply times of their components."""
-        async with self._table:
+        async with self._following:
             for role, row in list(self.registry.table.items()):
                 if self._followed.get(role) is not row:
                     await self._follow_row(row)
@@ -694,6 +695,8 @@ class AdministrationComponent:
                     if error.code == "fabric.not-owner":
                         raise
                     self._refuse(error)
+        if self._owed:
+            self._begin("finishing what was begun", self._finish())
 
     @contextmanager
     def _again_if_failing(self) -> Iterator[None]:
